@@ -12,6 +12,7 @@ import operator
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Literal, cast
 
@@ -19,7 +20,7 @@ import numpy as np
 
 from cachelayer.adapters.frameworks.stream_or_ref import check_ref, check_stream, rows_of_batches
 from cachelayer.adapters.sources.pipeline_steps import warn_of_steps
-from cachelayer.builds.source import Source, read_once, source_of_items
+from cachelayer.builds.source import Source, by_number, read_once, source_of_items
 from cachelayer.builds.unbatched_source import unbatched
 from cachelayer.errors import (
     InvalidArgumentError,
@@ -71,7 +72,7 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     endless = "remove .repeat() of the MapDataset" if is_map and len(obj) >= _ENDLESS else ""
     if is_map and not (unbatch or endless or _is_filtered(obj)):
         # Grain's own iteration starts threads, which cost many times more than small elements do.
-        return source_of_items(obj, convert=_refuse_none, by_number=True)
+        return source_of_items(obj, fetch=partial(by_number, obj, convert=_refuse_none))
     elements = _elements_of_map(obj) if is_map else _elements_of_iterator(obj)
     given = _batches_with_warnings(elements) if unbatch else elements
     source = Source("grain", read_once(given), endless=endless)

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from bisect import bisect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import repeat, takewhile
@@ -22,7 +22,7 @@ from cachelayer.adapters.sources.arrow_columns import is_list
 from cachelayer.adapters.sources.arrow_source import ArrowPart, first_rows, source_of_parts, source_of_table
 from cachelayer.adapters.sources.files import File, Files, Paths, file_source, reading
 from cachelayer.adapters.sources.text_files import check_convert_options, csv_part, json_lines
-from cachelayer.builds.batches import BATCH_NBYTES, MAX_BATCH_RECORDS, MAX_STACKED_RECORDS, batch_records
+from cachelayer.builds.batches import BATCH_NBYTES, MAX_BATCH_RECORDS, stacked_records
 from cachelayer.builds.source import Source
 from cachelayer.builds.source_files import FileSource
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
@@ -286,7 +286,8 @@ def _parquet_part(columns: Sequence[str] | None, schema: Any, file: File) -> Arr
     added = {key: value for key, value in partition_of(file.path).items() if key not in stored.names}
     own = _selected(pa.schema([*stored, *((key, pa.string()) for key in added)]), columns, schema)
     read = [name for name in own.names if name not in added]
-    int96 = [name for name in read if name in _int96_columns(metadata)]
+    with_int96 = _int96_columns(metadata, {*read})
+    int96 = [name for name in read if name in with_int96]
     longest = partial(longest_in_dictionary, file, metadata)
 
     def batches(row: int) -> Iterator[pa.RecordBatch]:
@@ -304,14 +305,26 @@ def _parquet_part(columns: Sequence[str] | None, schema: Any, file: File) -> Arr
     return ArrowPart(file.name, schema or own, batches, metadata.num_rows, starts, _nbytes_of(metadata, read))
 
 
-def _int96_columns(file: pq.FileMetaData) -> set[str]:
+def _column_of(path: str, names: Collection[str]) -> str | None:
+    """Return the column that a path in the schema of a Parquet file lies in; None if that is none of these.
+
+    Names may have dots.
+    """
+    steps = path.split(".")
+    columns = (".".join(steps[:end]) for end in range(1, len(steps) + 1))
+    return next((name for name in columns if name in names), None)
+
+
+def _int96_columns(file: pq.FileMetaData, names: Collection[str]) -> set[str]:
     """Return the columns with times of Parquet's INT96: pyarrow wraps those that nanoseconds do not reach."""
     columns = map(file.schema.column, range(file.num_columns))
-    return {each.path.partition(".")[0] for each in columns if each.physical_type == "INT96"}
+    of_times = (_column_of(each.path, names) for each in columns if each.physical_type == "INT96")
+    return {name for name in of_times if name is not None}
 
 
 def _refuse_int96(files: Sequence[pq.FileMetaData], schema: pa.Schema) -> None:
-    names = set().union(*map(_int96_columns, files)) & {*schema.names}
+    own = {*schema.names}
+    names = set().union(*(_int96_columns(file, own) for file in files))
     unchecked = next((name for name in names if "timestamp[ns" in str(schema.field(name).type)), None)
     if unchecked is not None:
         raise InvalidTypeError(f"column {unchecked!r} has {_INT96}; or pass its path, of which each time is checked")
@@ -332,8 +345,8 @@ def _nbytes_of(file: pq.FileMetaData, names: Sequence[str]) -> int:
     # A loop over the columns of all groups takes seconds for a wide file.
     first = file.row_group(0)
     columns = map(first.column, range(first.num_columns))
-    prefixes = tuple(f"{name}." for name in names)
-    chosen = [each.total_uncompressed_size for each in columns if f"{each.path_in_schema}.".startswith(prefixes)]
+    wanted = {*names}
+    chosen = [each.total_uncompressed_size for each in columns if _column_of(each.path_in_schema, wanted) is not None]
     return int(sum(chosen) * file.num_rows // max(1, first.num_rows))
 
 
@@ -404,7 +417,7 @@ def rows_at_once(file: pq.FileMetaData, group: int, longest: Longest | None = No
             values_a_row = -(-chunk.num_values // max(1, chunks.num_rows))
             largest += most * values_a_row
             shared.append((chunk.path_in_schema if dictionary else "", most, values_a_row))
-    rows = batch_records(total / max(1, chunks.num_rows), MAX_STACKED_RECORDS)
+    rows = stacked_records(total / max(1, chunks.num_rows), chunks.num_columns)
     if longest is not None and rows * largest > _MOST_NBYTES:
         largest = 0
         for column, most, values_a_row in shared:
@@ -455,7 +468,8 @@ def _ipc_file(file: File, names: Sequence[str] | None = None) -> Iterator[pa.ipc
     with pa.OSFile(file.path) if file.is_local else pa.PythonFile(file.open(), mode="r") as opened:
         reader = pa.ipc.open_file(opened)
         if names is not None:
-            chosen = [reader.schema.names.index(name) for name in names]
+            wanted = {*names}
+            chosen = [number for number, name in enumerate(reader.schema.names) if name in wanted]
             reader = pa.ipc.open_file(opened, options=pa.ipc.IpcReadOptions(included_fields=chosen))
         yield reader
 
@@ -468,12 +482,14 @@ def _rows_of_ipc(file: File, schema: pa.Schema) -> list[int]:
 
 
 def _selected(own: Any, columns: Sequence[str] | None, schema: Any) -> Any:
-    names = own.names if columns is None else list(columns)
+    own_names = own.names
+    names = own_names if columns is None else list(columns)
     names = names if schema is None else schema.names
-    missing = [name for name in names if name not in own.names]
+    known = {*own_names}
+    missing = [name for name in names if name not in known]
     if missing:
-        raise InvalidArgumentError(f"there is no column {missing[0]!r} among {own.names}")
-    return own if names == own.names else pa.schema([own.field(name) for name in names])
+        raise InvalidArgumentError(f"there is no column {missing[0]!r} among {own_names}")
+    return own if names == own_names else pa.schema([own.field(name) for name in names])
 
 
 def content(obj: Any) -> Any:

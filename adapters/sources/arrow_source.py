@@ -22,7 +22,7 @@ from cachelayer.adapters.sources.arrow_columns import (
     with_declared,
 )
 from cachelayer.adapters.sources.arrow_schema import schema_metadata
-from cachelayer.builds.batches import MAX_STACKED_RECORDS, Batch, batch_records, cut
+from cachelayer.builds.batches import Batch, cut, stacked_records
 from cachelayer.builds.parts import source_of_files
 from cachelayer.builds.source import Source, errors_named, failure_at
 from cachelayer.errors import (
@@ -99,13 +99,14 @@ def source_of_rows(
 
     ``fetch`` returns rows as a table, ``columns_of`` the columns of it, ``nbytes_of`` its size if it is none of Arrow.
     """
-    most = batch_records(nbytes / max(1, length), MAX_STACKED_RECORDS)
+    columns = len(tree.leaves(element_spec))
+    most = stacked_records(nbytes / max(1, length), columns)
 
     def read(start: int, stop: int | None) -> Iterator[Batch]:
         end = length if stop is None else min(length, stop)
         for first in range(start, end, most):
             rows = take(range(first, min(first + most, end)))
-            size = batch_records((nbytes_of or rows_nbytes)(rows.table) / max(1, len(rows)), MAX_STACKED_RECORDS)
+            size = stacked_records((nbytes_of or rows_nbytes)(rows.table) / max(1, len(rows)), columns)
             yield from cut(rows, size)
 
     def take(numbers: Sequence[int]) -> TableRows:
@@ -297,7 +298,7 @@ def resized(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the rows in batches of the size that a build takes: cut large batches without a copy, join small ones."""
     pending: list[pa.RecordBatch] = []
     for batch in batches:
-        size = batch_records(rows_nbytes(batch) / max(1, len(batch)), MAX_STACKED_RECORDS)
+        size = stacked_records(rows_nbytes(batch) / max(1, len(batch)), batch.num_columns)
         for start in range(0, len(batch), size):
             pending.append(batch.slice(start, size))
             if sum(map(len, pending)) >= size:

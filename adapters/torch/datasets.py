@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from cachelayer.adapters.sources.pipeline_steps import warn_of_steps
 from cachelayer.adapters.torch.as_tensors import check_dtypes, tensors
 from cachelayer.builds.array_source import array_source, columns_of
 from cachelayer.builds.batches import snapshot
-from cachelayer.builds.source import Source, length_of, read_once, source_of_items
+from cachelayer.builds.source import Source, by_number, length_of, read_once, source_of_items
 from cachelayer.builds.unbatched_source import unbatched
 from cachelayer.errors import InvalidTypeError
 from cachelayer.objects.local import located
@@ -70,7 +71,7 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
         source = _source_of_image_folder(obj)
     elif isinstance(obj, data.Dataset):
         # Arrays for tensors, and files for pictures.
-        source = source_of_items(obj, convert=_copied, by_number=True)
+        source = source_of_items(obj, fetch=partial(by_number, obj, convert=_copied))
     else:
         return None
     return unbatched(source, rows, declared=element_spec) if unbatch else source
@@ -84,7 +85,7 @@ def _source_of_image_folder(folder: Any) -> Source:
             "the training program applies fn to what is read"
         )
     files = [(located(path), label) for path, label in folder.samples]
-    source = source_of_items(files, convert=_file_and_label, by_number=True)
+    source = source_of_items(files, fetch=partial(by_number, files, convert=_file_and_label))
     # torchvision turns no image.
     spec = ImageSpec("RGB", upright=False), ArraySpec("int64")
     metadata = {"classes": list(folder.classes)}

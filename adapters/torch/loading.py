@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import pickle
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from multiprocessing.reduction import ForkingPickler
@@ -24,6 +23,7 @@ from cachelayer.streams.epochs import EpochCursor
 from cachelayer.streams.epochwise import Epochwise
 from cachelayer.streams.reading.failures import picklable
 from cachelayer.streams.reading.step_reader import StepReader
+from cachelayer.streams.schedule import Schedule, StepRange
 from cachelayer.streams.stream import Stream
 from cachelayer.support.arguments import explains_options, integer
 from cachelayer.support.user_warnings import warn
@@ -43,7 +43,8 @@ def loader(stream: Stream[T], *, num_workers: int = 0, multiprocessing_context: 
     Args:
         stream: a batched stream gives batches; any other gives elements.
         num_workers: the number of processes that read and map, which take turns at the steps; for heavy functions that
-            hold the interpreter lock. The items are the same for any number; 0 reads ahead in threads.
+            hold the interpreter lock. They start with the first item, stay from epoch to epoch, and end with the loader
+            and its iterators. The items are the same for any number; 0 reads ahead in threads.
         multiprocessing_context: "fork", "spawn" or "forkserver", as in a ``DataLoader``.
 
     Raises:
@@ -100,7 +101,7 @@ class Loader(Epochwise[T]):
         self._stream = stream
         self._workers = num_workers
         warn_of_workers(stream._reader, num_workers, _MANY_WORKERS)
-        chunks_of = partial(WorkerChunks, workers=num_workers, context=context) if num_workers else Prefetcher
+        chunks_of = partial(WorkerChunks, workers=Workers(num_workers, context)) if num_workers else Prefetcher
         reader = replace(stream._reader, convert=_converted)
         super().__init__(EpochCursor(reader, chunks_of))
 
@@ -154,55 +155,102 @@ def _converted(item: Any, rows: int) -> Any:  # noqa: ARG001
 class WorkerChunks:
     """Gives the steps of a stream one by one, read by the worker processes of a ``DataLoader``."""
 
-    def __init__(self, reader: StepReader, workers: int, context: Any) -> None:
+    def __init__(self, reader: StepReader, workers: Workers) -> None:
         self._reader = reader
         self._workers = workers
-        self._context = context
-        self._loading: Iterator[bytes] | None = None
-        # The position of the step that is loaded next.
-        self._position = reader.schedule.start
+        self._user = object()
 
     def chunk(self, position: int) -> Chunk[Any] | None:
-        """Return the step at a position; None at the end. After an error new processes begin at that step."""
+        """Return the step at a position; None at the end."""
         step = self._reader.schedule.at(position, 1)
         if step is None:
             return None
-        loading = self._loading
-        self._loading = None
-        if loading is None or self._position != step.begin:
-            loading = self._from(step.begin)
-        item, failures = pickle.loads(next(loading))  # noqa: S301 - of our own process
-        # Put back only now, so that after an error no half-read iterator is used again.
-        self._position = step.following
-        self._loading = loading
-        return Chunk(position, [self._position], [item], failures=failures)
+        item, failures = pickle.loads(self._workers.read(step, self._reader, self._user))  # noqa: S301 - of our own process
+        return Chunk(position, [step.following], [item], failures=failures)
 
     def forget(self) -> None:
         """Discard the steps that the processes have read."""
-        self._loading = None
+        self._user = object()
 
     reread = forget
 
-    def _from(self, position: int) -> Iterator[bytes]:
-        reader = self._reader.starting_at(position)
-        schedule = reader.schedule
-        numbers: Iterable[int] = itertools.count() if schedule.is_endless else range(schedule.item_count)
-        loader = data.DataLoader(
-            _Steps(reader, self._workers),
-            batch_size=None,
-            sampler=numbers,
-            num_workers=self._workers,
-            collate_fn=_same,
-            multiprocessing_context=self._context,
-        )
+
+class Workers:
+    """The worker processes of a loader, which stay from epoch to epoch. They read for one user at a time.
+
+    A user is whoever reads steps one after another. If another one reads, or the steps of this one do not follow, they
+    begin at that step; after an error, new processes do.
+    """
+
+    def __init__(self, count: int, context: Any) -> None:
+        self._count = count
+        self._context = context
+        self._reader: StepReader | None = None
+        """The reader of the processes: of an endless stream from its begin."""
+        self._loader: data.DataLoader | None = None
+        self._loading: Iterator[bytes] | None = None
+        self._next: tuple[object, int] | None = None
+        """The user, and where the step begins that is loaded next."""
+        self._steps = _Steps()
+
+    def __reduce__(self) -> tuple[type[Workers], tuple[Any, ...]]:
+        return Workers, (self._count, self._context)
+
+    def read(self, step: StepRange, reader: StepReader, user: object) -> bytes:
+        """Return the item of a step, with the elements that others stand in for, pickled."""
+        loading = self._loading
+        # Put back only below, so that after an error no half-read iterator is used again, nor its processes.
+        self._loading = None
+        if loading is None or self._next != (user, step.begin):
+            loading = self._begin(step, reader, keeps_processes=loading is not None)
+        item = next(loading)
+        self._next = user, step.following
+        self._loading = loading
+        return item
+
+    def _begin(self, step: StepRange, reader: StepReader, *, keeps_processes: bool) -> Iterator[bytes]:
+        """Have the processes begin at a step."""
+        endless = reader.with_schedule(start=0, num_epochs=None)
+        loader = self._loader
+        if loader is None or not keeps_processes or endless != self._reader:
+            loader = data.DataLoader(
+                _Items(endless, self._count),
+                batch_size=None,
+                sampler=self._steps,
+                num_workers=self._count,
+                collate_fn=_same,
+                multiprocessing_context=self._context,
+                persistent_workers=True,
+            )
+            self._loader = loader
+            self._reader = endless
+        self._steps.schedule = reader.schedule
+        self._steps.begin = step.begin
         try:
             return iter(loader)
         except OSError as error:
             raise _of_memory(error) from error
 
 
-class _Steps(data.Dataset):  # type: ignore[misc]
-    """The steps of a stream, by number, each with the elements that others stand in for, pickled.
+class _Steps(data.Sampler):  # type: ignore[misc]
+    """The steps of an iteration, from one of them on; each with the number of epochs of its schedule."""
+
+    schedule: Schedule
+    begin: int
+
+    def __init__(self) -> None:
+        """Make a sampler whose schedule and first step are set later: PyTorch asks it once an epoch."""
+
+    def __iter__(self) -> Iterator[tuple[StepRange, int | None]]:
+        schedule = self.schedule
+        step = schedule.at(self.begin, 1)
+        while step is not None:
+            yield step, schedule.num_epochs
+            step = schedule.at(step.following, 1)
+
+
+class _Items(data.Dataset):  # type: ignore[misc]
+    """The items of a stream, by their steps, each with the elements that others stand in for, pickled.
 
     PyTorch pickles tensors, which moves them to shared memory, in a thread of the worker that loses what it cannot
     pickle, so that everybody waits for ever.
@@ -211,13 +259,16 @@ class _Steps(data.Dataset):  # type: ignore[misc]
     def __init__(self, reader: StepReader, workers: int) -> None:
         self._reader = reader
         self._workers = workers
-        # Made by each worker: its threads are not those of the process that starts it.
+        # Made by each worker, and for each iteration: its threads are not those of the process that starts it, and
+        # nothing is fetched ahead of what comes after the last epoch.
         self._steps: WorkerSteps | None = None
 
-    def __getitem__(self, number: int) -> bytes:
-        if self._steps is None:
+    def __getitem__(self, asked: tuple[StepRange, int | None]) -> bytes:
+        step, num_epochs = asked
+        if self._steps is None or self._reader.schedule.num_epochs != num_epochs:
+            self._reader = self._reader.with_schedule(num_epochs=num_epochs)
             self._steps = WorkerSteps(self._reader, self._workers)
-        batch, failures = self._steps.item_and_failures(self._reader.schedule.step(number))
+        batch, failures = self._steps.item_and_failures(step)
         item = batch, tuple(map(picklable, failures))
         try:
             return bytes(ForkingPickler.dumps(item))

@@ -15,7 +15,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import google_crc32c
 import numpy as np
@@ -215,9 +215,15 @@ class LengthColumn:
         are_few = len(self) <= _FEW_RECORDS and len(self._totals) <= _FEW_PARTS
         return LengthColumn.of_lengths(self.values()) if are_few else self
 
-    def _by_part(self, part_of: Ints) -> Iterator[tuple[int, Ints, Ints]]:
+    def _by_part(self, part_of: Ints) -> Iterator[tuple[int, Any, Ints]]:
         """Yield each different part, the rows that lie in it, and the sums of the part."""
         if not len(part_of):
+            return
+        first = int(part_of[0])
+        if (part_of == first).all():
+            # So it is with lengths in memory, and for few records.
+            (sums,) = self._load([first])
+            yield first, slice(None), sums
             return
         order = part_of.argsort(kind="stable")
         firsts = np.flatnonzero(np.diff(part_of[order], prepend=-1))

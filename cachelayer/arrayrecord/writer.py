@@ -22,15 +22,15 @@ from numpy.typing import NDArray
 
 from cachelayer.arrayrecord import index, varints
 from cachelayer.arrayrecord.compression import Compression
-from cachelayer.arrayrecord.index import ShardStats, to_logical, to_position
+from cachelayer.arrayrecord.index import SIGNATURE, ShardStats, to_logical, to_position
 from cachelayer.arrayrecord.lengths import LENGTH, LengthsFile, encode_lengths
 from cachelayer.arrayrecord.mapping import MappedFile
-from cachelayer.arrayrecord.riegeli import CHUNK_HEADER, Footer, plain_nbytes, read_footer
+from cachelayer.arrayrecord.riegeli import CHUNK_HEADER, plain_nbytes, read_footer
 from cachelayer.errors import StorageError
 from cachelayer.records.codec import Codec
 from cachelayer.records.frames import PREFIX, Frames
 from cachelayer.records.spans import Records, Spans
-from cachelayer.support.memory import Ints
+from cachelayer.support.memory import Ints, splits_of
 from cachelayer.support.system_threads import Pool
 
 # The defaults differ between releases of array_record, so every option is set.
@@ -149,14 +149,8 @@ class ShardWriter:
         lengths = np.concatenate(self._lengths) if self._lengths else np.empty(0, np.int64)
         checksums = np.concatenate(self._checksums) if self._checksums else np.empty(0, np.int64)
         mapped = MappedFile.open(self.path)
-        footer = read_footer(mapped)
-        if len(footer.chunk_offsets) != len(lengths) or (footer.chunk_records != 1).any():
-            raise StorageError(
-                f"{self.path}: it holds {len(footer.chunk_offsets)} of the {len(lengths)} records that were written"
-            )
         is_compressed = self._compression.is_compressed
-        index_rows = _compressed_index if is_compressed else _plain_index
-        rows = index_rows(mapped, footer, lengths)
+        rows = _compressed_index(mapped, lengths) if is_compressed else _plain_index(mapped, lengths)
         rows["crc32c"] = checksums
         lengths_file, lengths_crc32c = self._write_lengths()
         checksum = mapped_checksum(mapped)
@@ -204,28 +198,45 @@ def mapped_checksum(mapped: MappedFile) -> int:
     return checksum
 
 
-def _plain_index(mapped: MappedFile, footer: Footer, lengths: Ints) -> NDArray[np.void]:
-    """Return the index rows of uncompressed records, without checksums."""
+def _plain_index(mapped: MappedFile, lengths: Ints) -> NDArray[np.void]:
+    """Return the index rows of uncompressed records, without checksums.
+
+    Arithmetic tells where they lie, and where the footer begins, whose header has the number of its own records.
+    """
     heads = CHUNK_HEADER + 2 + varints.nbytes_of(lengths)
-    chunks = np.append(to_logical(footer.chunk_offsets), to_logical(footer.footer_offset))
-    if not np.array_equal(np.diff(chunks), heads + lengths):
-        raise StorageError(f"{mapped.path}: this release does not know the chunk layout of the installed array_record")
+    chunks = SIGNATURE + splits_of(heads + lengths)
+    has_footer = mapped.nbytes == plain_nbytes(lengths)
+    if has_footer:
+        footer = mapped.records(chunks[-1:], np.array([CHUNK_HEADER])).take(0, CHUNK_HEADER)[0]
+        has_footer = bytes(footer[24:32]) == b"r" + (len(lengths) + 1).to_bytes(7, "little")
+    if not has_footer:
+        raise _unknown_layout(mapped, lengths)
     rows = np.zeros(len(lengths), index.ROW)
     rows["position"] = to_position(chunks[:-1] + heads)
     rows["length"] = lengths
     return rows
 
 
-def _compressed_index(mapped: MappedFile, footer: Footer, lengths: Ints) -> NDArray[np.void]:
+def _unknown_layout(mapped: MappedFile, lengths: Ints) -> StorageError:
+    return StorageError(
+        f"{mapped.path}: it does not hold the {len(lengths)} records that were written, or this release does not know "
+        "the chunk layout of the installed array_record"
+    )
+
+
+def _compressed_index(mapped: MappedFile, lengths: Ints) -> NDArray[np.void]:
     """Return the index rows of compressed records, without checksums."""
+    footer = read_footer(mapped)
     chunks = to_logical(footer.chunk_offsets)
+    if len(chunks) != len(lengths) or (footer.chunk_records != 1).any():
+        raise _unknown_layout(mapped, lengths)
     heads = mapped.records(chunks, np.full(len(chunks), _CHUNK_HEAD)).take(0, _CHUNK_HEAD)
     data_nbytes = heads[:, 8:16].copy().view("<i8")[:, 0]
     size_of_sizes, after = varints.decode_rows(heads, CHUNK_HEADER + 1)
     values = after + size_of_sizes
     decoded, _ = varints.decode_rows(heads, values)
     if (heads[:, CHUNK_HEADER] != ord("z")).any() or not np.array_equal(decoded, lengths):
-        raise StorageError(f"{mapped.path}: this release does not know the chunk layout of the installed array_record")
+        raise _unknown_layout(mapped, lengths)
     rows = np.zeros(len(lengths), index.ROW)
     rows["position"] = to_position(chunks + values)
     rows["length"] = data_nbytes - (values - CHUNK_HEADER)

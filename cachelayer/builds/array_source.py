@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.builds.batches import MAX_STACKED_RECORDS, RowBatch, batch_records, cut
+from cachelayer.builds.batches import RowBatch, cut, stacked_records
 from cachelayer.builds.source import Source
 from cachelayer.errors import ElementError, InvalidTypeError
 from cachelayer.records.value_conversion import as_leaf, leaf_spec
@@ -45,7 +45,7 @@ def array_source(arrays: Tree, declared: Tree | None = None) -> Source:
     rows = RowBatch(columns, length)
     return Source(
         "arrays",
-        partial(_read, rows, batch_records(nbytes / max(1, length), MAX_STACKED_RECORDS)),
+        partial(_read, rows, stacked_records(nbytes / max(1, length), len(column_list))),
         rows.take,
         element_spec=spec,
         length=length,

@@ -30,6 +30,7 @@ from cachelayer.builds.batches import batch_records
 from cachelayer.builds.sharded_source import Sharded, source_of_sharded
 from cachelayer.builds.source import (
     Source,
+    by_number,
     errors_named,
     has_items,
     length_of,
@@ -225,7 +226,7 @@ def _of_records(obj: object, records: DatasetRows[Any], declared: Tree | None) -
     base = _base(records)
     kind = type(obj).__name__
     if records.undecoded() is None:
-        source = source_of_items(obj, by_number=True)
+        source = source_of_items(obj, fetch=partial(by_number, obj))
         return replace(source, element_spec=declared_spec(records), provenance=base)
     dataset = _files_of(records, declared) or records
     source = source_of_items(

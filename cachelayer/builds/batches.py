@@ -34,8 +34,9 @@ from cachelayer.specs.values import Nullable, Ragged, Sparse
 BATCH_NBYTES = 1 << 22
 """About the bytes of a batch."""
 MAX_BATCH_RECORDS = 1024
-MAX_STACKED_RECORDS = 8 * MAX_BATCH_RECORDS
-"""The most records of a batch whose cost hardly grows with their number."""
+_MAX_STACKED_RECORDS = 8 * MAX_BATCH_RECORDS
+_COLUMN_NBYTES = 1 << 13
+"""About the bytes of a column of a batch with very many columns: fewer take hardly less time."""
 BATCH_SECONDS = 1.0
 """A batch of a slow source ends after about so long, so that its shard can be finished before a kill comes."""
 IMMUTABLE = frozenset({bool, int, float, complex, type(None), str, bytes, Video})
@@ -199,3 +200,9 @@ def nowhere(_: int) -> str:
 def batch_records(record_nbytes: float, most: int = MAX_BATCH_RECORDS) -> int:
     """Return how many records of about this size make a batch; ``most`` at most."""
     return int(min(most, max(1, BATCH_NBYTES // max(1, record_nbytes))))
+
+
+def stacked_records(record_nbytes: float, columns: int) -> int:
+    """Return how many records of about this size make a batch of columns, whose cost hardly grows with the records."""
+    nbytes = max(BATCH_NBYTES, columns * _COLUMN_NBYTES)
+    return int(min(_MAX_STACKED_RECORDS, max(1, nbytes // max(1, record_nbytes))))

@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
 
-from cachelayer.builds.batches import Batch
+from cachelayer.builds.batches import Batch, stacked_records
 from cachelayer.builds.build_options import RECORD_OVERHEAD, BuildOptions
-from cachelayer.builds.encode import UNDECODED, RangeEncoder
+from cachelayer.builds.encode import UNDECODED, Checks, Encoder, RangeEncoder
 from cachelayer.builds.source import Source
 from cachelayer.errors import ElementError, InvalidArgumentError, SourceError
 from cachelayer.provenance.stored_values import hashed, stored
-from cachelayer.records.codec import codec_for
+from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.frames import Frames
 from cachelayer.specs.tree import Tree
 from cachelayer.support.locks import cached_property
@@ -231,20 +231,31 @@ def in_ranges(source: Source, length: int, options: BuildOptions) -> Ranges:
         return Ranges(source, length, _in_a_shard(codec.layout.fixed_nbytes, shard_bytes), is_all)
     mean = source.record_nbytes
     if mean is None:
-        sampled = range(0, length, max(1, -(-length // _SAMPLE)))
         nbytes = 0
         records = 0
-        encode = RangeEncoder(source, codec, UNDECODED)
-        for first in sampled:
-            # An element that does not fit is an error, or is left out, when its part is built.
-            with suppress(ElementError):
-                for frames in encode(first, 1)[0]:
-                    nbytes += int(frames.lengths.sum())
-                    records += len(frames)
+        for record_nbytes in _sampled(source, codec, range(0, length, max(1, -(-length // _SAMPLE)))):
+            nbytes += record_nbytes
+            records += 1
             if nbytes >= shard_bytes:
                 break
         mean = nbytes / max(1, records)
     return Ranges(source, length, _in_a_shard(mean, int(shard_bytes * FILLED)), is_all)
+
+
+def _sampled(source: Source, codec: Codec, numbers: range) -> Iterator[int]:
+    """Yield the bytes of some records. One that does not fit is an error, or left out, when its part is built."""
+    checks = Checks(skips=True, validates=False)
+    if source.take is None or source.nbytes is None:
+        encode = RangeEncoder(source, codec, checks)
+        for number in numbers:
+            for frames in encode(number, 1)[0]:
+                yield from frames.lengths.tolist()
+        return
+    # Of rows in memory, many take hardly longer than one.
+    at_once = stacked_records(source.nbytes / max(1, source.length or 0), len(codec.plans))
+    for first in range(0, len(numbers), at_once):
+        rows = source.take([*numbers[first : first + at_once]])
+        yield from Encoder(codec, checks).encode(rows).lengths.tolist()
 
 
 def _in_a_shard(record_nbytes: float, shard_bytes: int) -> int:

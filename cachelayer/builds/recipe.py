@@ -27,7 +27,7 @@ from typing import Any, Self
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.sharded_source import Sharded
 from cachelayer.builds.source import Source
-from cachelayer.builds.source_files import FileFacts, FileSource, identity_of_files
+from cachelayer.builds.source_files import FileFacts, FileSource, content_of_files, identity_of_files
 from cachelayer.builds.source_identity import (
     Identity,
     elements_in_memory,
@@ -104,7 +104,7 @@ class Recipe:
 
     def completed(self, source: Source, files: Sequence[FileFacts]) -> Self:
         """Return the recipe with the identity of the source that the user's function has returned."""
-        known = {**identity_of_files(files), **self.identity.facts}
+        known = {**identity_of_files(files), **content_of_files(files), **self.identity.facts}
         identity = self.identity
         has_content = any(name == "elements" or name.startswith("column") for name in known)
         if source.length and not has_content:
@@ -196,11 +196,20 @@ class Recipe:
 
     def _source_changes(self, built: Mapping[str, Any]) -> list[str]:
         """Return a phrase for each part of the source's identity that differs from the provenance of a version."""
-        now = dict(self.identity.facts)
-        if built.get("host") != socket.gethostname():
-            # Copies of the same files on another host have other modification times.
-            now.pop("files_modified", None)
-        return differences(built.get("identity") or {}, now, Wording.IN_BOTH)
+        before = built.get("identity") or {}
+        changes = differences(before, self.identity.facts, Wording.IN_BOTH)
+        if not changes or "files_modified" not in self.identity.facts:
+            return changes
+        # Copies of the same files on another host have other times, and so have files that were only touched.
+        is_elsewhere = built.get("host") != socket.gethostname()
+        if is_elsewhere or ("files_content" in before and self._content_of_files() == before["files_content"]):
+            now = {name: fact for name, fact in self.identity.facts.items() if name != "files_modified"}
+            return differences(before, now, Wording.IN_BOTH)
+        return changes
+
+    def _content_of_files(self) -> Any:
+        files = self.made_by.facts() if isinstance(self.made_by, FileSource) else ()
+        return content_of_files(files).get("files_content")
 
     @property
     def automatic_name(self) -> str:

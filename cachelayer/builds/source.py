@@ -248,18 +248,12 @@ def _refuse_if_raised_within(iterator: Iterator[Any], end: StopIteration, record
 
 
 def source_of_items(
-    items: Any,
-    *,
-    fetch: Callable[[Sequence[int]], Iterable[Any]] | None = None,
-    at_once: int | None = None,
-    convert: Callable[[Any], Any] | None = None,
-    by_number: bool = False,
+    items: Any, *, fetch: Callable[[Sequence[int]], Iterable[Any]] | None = None, at_once: int | None = None
 ) -> Source:
     """Return the source of the items of an object.
 
-    ``fetch`` reads up to ``at_once`` elements by their numbers, if something is quicker than ``items[number]``.
-    ``convert`` makes an element of an item. With ``by_number``, an iterator of the object, which may be quicker, is not
-    used.
+    ``fetch`` returns up to ``at_once`` elements by their numbers; without it the items are the elements, which an
+    iterator of the object may give quicker.
     """
     length = length_of(items)
     if length is None:
@@ -268,44 +262,50 @@ def source_of_items(
             "__len__"
         )
     # Without an iterator of its own, an object is iterated until an IndexError, which may come from a bug.
-    has_iterator = getattr(type(items), "__iter__", None) not in (None, Sequence.__iter__)
-    iterates = has_iterator and fetch is None and not by_number
-    every = partial(_items, items, convert, None) if iterates else None
-    fetch = fetch or partial(_items, items, convert)
-    read = ElementReader(partial(_items_from, items, length, fetch, at_once or max(1, length), every))
-    return Source(type(items).__name__, read, partial(_taken, fetch), length=length, starts=range(length), items=items)
+    iterates = fetch is None and getattr(type(items), "__iter__", None) not in (None, Sequence.__iter__)
+    elements = _Items(items, length, fetch or partial(by_number, items), at_once or max(1, length), iterates)
+    return Source(
+        type(items).__name__,
+        ElementReader(elements.read),
+        elements.take,
+        length=length,
+        starts=range(length),
+        items=items,
+    )
 
 
-def _items(items: Any, convert: Callable[[Any], Any] | None, numbers: Sequence[int] | None) -> Iterator[Any]:
-    """Yield the items with some numbers, or all that an iterator gives, as elements."""
-    for item in items if numbers is None else (items[number] for number in numbers):
-        yield item if convert is None else convert(item)
+def by_number(items: Any, numbers: Sequence[int], convert: Callable[[Any], Any] = lambda item: item) -> Iterator[Any]:
+    """Yield the elements that are made of the items with some numbers."""
+    return (convert(items[number]) for number in numbers)
 
 
-def _items_from(
-    items: Any,
-    length: int,
-    fetch: Callable[[Sequence[int]], Iterable[Any]],
-    at_once: int,
-    every: Callable[[], Iterator[Any]] | None,
-    start: int,
-    stop: int | None,
-) -> Iterator[Any]:
-    if every is not None and not start:
-        yield from every()
-    else:
-        end = length if stop is None else min(stop, length)
-        for first in range(start, end, at_once):
-            yield from fetch(range(first, min(first + at_once, end)))
-    if stop is None and length_of(items) != length:
-        raise SourceError(
-            f"the length of the {type(items).__name__} was {length} when the build began, and is {len(items)} now"
-        )
+@dataclass(frozen=True, eq=False)
+class _Items:
+    """Items by number, as elements."""
 
+    items: Any
+    length: int
+    fetch: Callable[[Sequence[int]], Iterable[Any]]
+    at_once: int
+    iterates: bool
+    """Whether an iterator gives the elements from the first on."""
 
-def _taken(fetch: Callable[[Sequence[int]], Iterable[Any]], numbers: Sequence[int]) -> ElementBatch:
-    elements = (element for some in (numbers,) for element in fetch(some))
-    return ElementBatch([*map(snapshot, with_record_in_errors(elements, iter(numbers)))])
+    def read(self, start: int, stop: int | None) -> Iterator[Any]:
+        if self.iterates and not start:
+            yield from self.items
+        else:
+            end = self.length if stop is None else min(stop, self.length)
+            for first in range(start, end, self.at_once):
+                yield from self.fetch(range(first, min(first + self.at_once, end)))
+        if stop is None and length_of(self.items) != self.length:
+            raise SourceError(
+                f"the length of the {type(self.items).__name__} was {self.length} when the build began, and is "
+                f"{len(self.items)} now"
+            )
+
+    def take(self, numbers: Sequence[int]) -> ElementBatch:
+        elements = (element for some in (numbers,) for element in self.fetch(some))
+        return ElementBatch([*map(snapshot, with_record_in_errors(elements, iter(numbers)))])
 
 
 def has_items(obj: Any) -> bool:

@@ -7,11 +7,12 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cachelayer.builds.source import Source
 from cachelayer.errors import CacheLayerError, InvalidTypeError, SourceError
-from cachelayer.objects.local import located
+from cachelayer.objects.local import file_crc32c, located
 from cachelayer.provenance.environment import PATH_ENTRY_POINTS
 from cachelayer.provenance.stored_values import hashed, stored
 from cachelayer.specs.tree import Tree
@@ -20,6 +21,9 @@ from cachelayer.support.locks import cached_property
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
+
+_MOST_COMPARED_NBYTES = 1 << 28
+"""The most bytes of files whose content is compared; it takes about 0.1 s to read them again."""
 
 
 @cache
@@ -136,6 +140,19 @@ def identity_of_files(files: Sequence[FileFacts]) -> dict[str, Any]:
         "files_names": _digest([(without_credentials(file.name).rpartition("/")[2], file.nbytes) for file in files]),
         "files_modified": _digest([file.modified for file in files]),
     }
+
+
+def content_of_files(files: Sequence[FileFacts]) -> dict[str, Any]:
+    """Return a hash of what is in files of this host, as it is stored; none if they take long to read, or are gone.
+
+    It tells files that were only touched, or copied, from files that were changed.
+    """
+    if not files or sum(file.nbytes for file in files) > _MOST_COMPARED_NBYTES:
+        return {}
+    try:
+        return {"files_content": _digest([file_crc32c(Path(file.name).resolve()) for file in files])}
+    except CacheLayerError:
+        return {}
 
 
 def _digest(value: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.builds.batches import MAX_STACKED_RECORDS, Batch, RowBatch, batch_records, cut
+from cachelayer.builds.batches import Batch, RowBatch, cut, stacked_records
 from cachelayer.builds.source import (
     ElementReader,
     Source,
@@ -93,7 +93,7 @@ def _is_stacked(batch: RowBatch) -> bool:
 def _together(batches: Iterator[RowBatch]) -> Iterator[RowBatch]:
     for batch in batches:
         current().drawn += len(batch)
-        size = batch_records(approximate_nbytes(batch.batch) / len(batch), MAX_STACKED_RECORDS)
+        size = stacked_records(approximate_nbytes(batch.batch) / len(batch), len(tree.leaf_values(batch.batch)))
         yield from cut(batch, size)
 
 

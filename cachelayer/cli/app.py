@@ -10,6 +10,7 @@ import traceback
 import warnings
 from collections.abc import Callable
 from contextlib import redirect_stdout
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,8 @@ class Commands(click.Group):
 @click.pass_context
 def app(context: click.Context, log_file: Path | None) -> None:
     """Build, inspect and copy versioned, random-access datasets from any sequential source."""
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        context.color = False
     if log_file is not None:
         try:
             context.with_resource(logging_to(log_file))
@@ -78,8 +81,10 @@ def command(name: str, panel: str, *examples: str) -> Callable[[Callable[..., Re
 
     def decorate(function: Callable[..., Result]) -> click.Command:
         @wraps(function)
-        def run(*, as_json: bool, show_traceback: bool, **given: Any) -> None:
+        def run(*, as_json: bool, quiet: bool, show_traceback: bool, **given: Any) -> None:
             context = click.get_current_context()
+            if quiet and "progress" in given:
+                given["progress"] = False
             with warnings.catch_warnings():
                 warnings.simplefilter("always", CacheLayerWarning)
                 warnings.showwarning = lambda message, *_, **__: output.problem("warning", str(message))
@@ -92,7 +97,8 @@ def command(name: str, panel: str, *examples: str) -> Callable[[Callable[..., Re
                         traceback.print_exc()
                     code = _report(error)
                 else:
-                    code = result.code if output.write(result, as_json=as_json) else ExitCode.STORAGE
+                    shown = replace(result, text=()) if quiet else result
+                    code = result.code if output.write(shown, as_json=as_json) else ExitCode.STORAGE
             context.exit(code)
 
         summary = " ".join((function.__doc__ or "").split())
@@ -101,6 +107,7 @@ def command(name: str, panel: str, *examples: str) -> Callable[[Callable[..., Re
         click_command = app.command(name, help=f"{summary}\n\n\b\nExamples:\n{lines}", short_help=short)(run)
         click_command.params += [
             click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON document, for scripts."),
+            click.Option(["--quiet", "-q"], is_flag=True, help="Print problems alone; with --json, also the document."),
             click.Option(["--traceback", "show_traceback"], is_flag=True, help="Show where an error was raised."),
         ]
         app.panels[name] = panel

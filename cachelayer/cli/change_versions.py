@@ -33,6 +33,7 @@ from cachelayer.provenance.environment import checked_annotations
 from cachelayer.storage.storage import Storage
 from cachelayer.support.credentials_in_urls import without_credentials
 from cachelayer.support.progress import size
+from cachelayer.versions import GRACE_SECONDS
 from cachelayer.versions.gc import collect_all
 from cachelayer.versions.log import Log
 from cachelayer.versions.reference import Reference, names_version
@@ -268,21 +269,21 @@ def rewrite(
     return version_result(ref, "written", before)
 
 
-@command("rm", "Manage", "gs://bucket/caches/cifar10@v1", "cache/cifar10@v1 --yes --grace 0")
+@command("rm", "Manage", "gs://bucket/caches/cifar10@v1", "cache/cifar10@v1 --yes --now")
 @options.whole_version
 @flag("force", "Delete a version that has tags, with its tags.")
-@options.grace(default="24h")
+@options.now
 @options.yes
 @options.client_options
-def remove(whole: str, force: bool, grace: float, yes: bool, option: Pairs) -> Result:
-    """Delete a version. Once the grace is over, gc deletes the files that no other version has."""
+def remove(whole: str, force: bool, now: bool, yes: bool, option: Pairs) -> Result:
+    """Delete a version. A day later, gc deletes the files that no other version has."""
     storage, text = open_address(whole, option)
     reference = Reference.parse(text, want="name")
     name = f"{reference.dataset_id}@{reference.name}"
     _confirm(f"Delete {name} from {storage.url}?", yes)
-    storage.delete(text, force=force, grace=grace)
-    if grace:
-        return Result({"deleted": name}, [f"{name} is deleted: gc frees its files in {duration(grace)}"])
+    storage.delete(text, force=force, grace=0 if now else GRACE_SECONDS)
+    if not now:
+        return Result({"deleted": name}, [f"{name} is deleted: gc frees its files in {duration(GRACE_SECONDS)}"])
     left = Log(storage._catalog.dataset(reference.dataset_id)).head().deleted
     # A warning tells why.
     code = ExitCode.FINDING if any(one.grace == 0 for one in left) else ExitCode.SUCCESS
@@ -300,7 +301,7 @@ def _confirm(question: str, yes: bool) -> None:
     "erase",
     "Manage",
     "cache/users@v3 1042 77 --reason 'request 5'",
-    "cache/users@v3 100:200 --reason 'request 6' --grace 0",
+    "cache/users@v3 100:200 --reason 'request 6' --now",
 )
 @options.whole_version
 @argument(
@@ -313,7 +314,7 @@ def _confirm(question: str, yes: bool) -> None:
 )
 @option("where", "CONDITION", "Erase the records that fit, such as 'user == 5512', as ref.where() takes it.")
 @option("reason", "TEXT", "Why; it is stored, and shown for the old digest.", required=True)
-@options.grace()
+@options.now
 @options.yes
 @options.client_options
 @options.progress
@@ -322,14 +323,14 @@ def erase(
     numbers: tuple[range, ...],
     where: str | None,
     reason: str,
-    grace: float | None,
+    now: bool,
     yes: bool,
     option: Pairs,
     progress: bool | None,
 ) -> Result:
     """Erase records from every version of the dataset whose shards hold them. All others keep their numbers.
 
-    Without --grace, gc deletes the old files.
+    Without --now, gc deletes the old files.
     """
     storage, text = open_address(whole, option)
     before = versions_of(storage, text)
@@ -347,14 +348,14 @@ def erase(
     if not records:
         raise InvalidArgumentError(f"--where {where!r} fits no record of {text}: nothing is erased")
     _confirm(f"Erase {counted(len(records), 'record')} from {whole}?", yes)
-    erased = storage.erase(text, records=records, reason=reason, grace=grace, progress=progress)
+    erased = storage.erase(text, records=records, reason=reason, grace=0 if now else None, progress=progress)
     result = version_result(erased, "written", before)
     return replace(result, text=[f"{counted(len(records), 'record')} erased", *result.text])
 
 
 @command("gc", "Manage", "gs://bucket/caches", "cache --grace 1h", "cache --dry-run")
 @argument("storage", "STORAGE", "A path, or a URL such as gs://bucket/prefix.")
-@options.grace(default="24h")
+@options.grace
 @flag("dry_run", "Delete nothing: list what would be deleted.")
 @options.client_options
 @options.progress

@@ -30,7 +30,7 @@ from cachelayer.specs.values import Nullable, Ragged, Sparse
 from cachelayer.statistics import survey
 from cachelayer.storage.storage import Storage
 from cachelayer.support.extras import packages_of
-from cachelayer.versions.snapshot import VersionInfo
+from cachelayer.versions.snapshot import Snapshot
 from cachelayer.views.dataref import DataRef
 
 _SHARDS_SHOWN = 10
@@ -49,20 +49,18 @@ def _list_datasets(storage: Storage) -> Result:
     document = []
     problems = []
     code = ExitCode.SUCCESS
-    for dataset_id in storage.datasets():
-        versions = list[VersionInfo]()
+    for dataset_id, head in storage._catalog.datasets().items():
+        versions = list(head.versions.values()) if isinstance(head, Snapshot) else []
         problem = None
-        try:
-            versions += storage.versions(dataset_id).values()
-        except CacheLayerError as error:
-            problem = str(error)
-            code = code_of(error)
+        if isinstance(head, CacheLayerError):
+            problem = str(head)
+            code = code_of(head)
             problems.append(f"{dataset_id} cannot be read: {problem}")
         newest = {"newest": versions[-1].version, **asdict(versions[-1])} if versions else {}
         document.append({**newest, "dataset_id": dataset_id, "versions": len(versions), "problem": problem})
-    names = ("dataset_id", "newest", "versions", "records", "nbytes", "time")
-    shown = table(document, *names) if document else f"no dataset in {storage.url}"
-    return Result(document, [shown, *problems], code)
+    title = f"{storage.url} is a storage of {counted(len(document), 'dataset')}"
+    shown = table(document, "dataset_id", "newest", "versions", "records", "nbytes", "time")
+    return Result(document, [title, *shown, *problems], code)
 
 
 def _list_versions(storage: Storage, dataset_id: str) -> Result:
@@ -73,11 +71,12 @@ def _list_versions(storage: Storage, dataset_id: str) -> Result:
         {"state": "published", **asdict(info), "tags": sorted(tag for tag, version in tags.items() if version == name)}
         for name, info in versions.items()
     ]
-    names = ("version", "records", "nbytes", "time", "digest", "tags")
-    shown = [table(document, *names) if document else f"no version of {dataset_id} is published"]
+    title = f"{dataset_id} is a dataset of {counted(len(versions), 'version')} in {storage.url}"
+    if not versions:
+        title = f"no version of {dataset_id} is published in {storage.url}"
+    shown = [title, *table(document, "version", "records", "nbytes", "time", "digest", "tags")]
     if builds:
-        columns = ("version", "state", "done", "total", "shards", "idle", "status")
-        shown += ["builds", table(builds, *columns)]
+        shown += ["builds", *table(builds, "version", "state", "done", "total", "shards", "idle", "status")]
     # The newest version stays the last.
     return Result([*map(asdict, builds), *document], shown)
 
@@ -89,7 +88,7 @@ def log(dataset: str, option: Pairs) -> Result:
     """Show the history of a dataset, oldest first: who published, tagged, copied or deleted what, and when."""
     storage, text = open_address(dataset, option)
     events = storage.history(only_dataset(text))
-    return Result(events, [table(events, "sequence", "kind", "time", "user", "host", "details")])
+    return Result(events, table(events, "sequence", "kind", "time", "user", "host", "details"))
 
 
 @command("show", "List", "gs://bucket/caches/cifar10", "cache/cifar10@sha256:3fcda2 --json | jq .provenance")
@@ -107,10 +106,10 @@ def show(reference: str, **reach: Any) -> Result:
     rows = table(shards[:_SHARDS_SHOWN], "records", "nbytes", "sha256", "name")
     more = [f"and {len(shards) - _SHARDS_SHOWN:,} more: --json shows all"] * (len(shards) > _SHARDS_SHOWN)
     provenance = {name: text_of(value) for name, value in ref.provenance.items() if value not in (None, "", [], {})}
-    shown = [facts((name, cell(name, value)) for name, value in about.items()), "", spec, ""]
+    shown = [*facts((name, cell(name, value)) for name, value in about.items()), "", spec, ""]
     return Result(
         {**about, "element_spec": spec_json.to_json(ref.element_spec), "shards": shards, "provenance": ref.provenance},
-        [*shown, rows, *more, "", facts(provenance.items())],
+        [*shown, *rows, *more, "", *facts(provenance.items())],
     )
 
 
@@ -165,7 +164,7 @@ def _records(ref: DataRef[Any], numbers: list[int]) -> Result:
             (shown_path(path), f"{leaf_text(value)}  {named(names, path, value)}".rstrip())
             for path, value in tree.leaf_values(element)
         ]
-        shown += [bold(f"record {number:,}"), facts(leaves), ""]
+        shown += [bold(f"record {number:,}"), *facts(leaves), ""]
     return Result(document, shown or ["no records"])
 
 

@@ -271,12 +271,10 @@ rewrite_options = options(
 
 # How bytes are freed.
 yes = flag("yes", "Do not ask for confirmation.", "--yes", "-y")
-
-
-def grace(**settings: Any) -> Callable[[F], F]:
-    """Declare the time for which files are kept."""
-    text = "How long to keep files that others may use: 30m, 24h, 7d; 0 for none."
-    return option("grace", "TIME", text, type=seconds, **settings)
+now = flag("now", "Delete the files at once, though other programs may be reading them.")
+grace = option(
+    "grace", "TIME", "Keep what was written within this time: 30m, 24h, 7d; 0 for none.", type=seconds, default="24h"
+)
 
 
 def number_of_records(**settings: Any) -> Callable[[F], F]:

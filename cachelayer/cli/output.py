@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, is_dataclass
+from itertools import zip_longest
 from typing import Any
 from unicodedata import combining, east_asian_width
 
@@ -23,6 +25,9 @@ from cachelayer.views.dataref import DataRef
 
 _RULE = 80
 """The longest line below the heading of a table."""
+_GAP = "   "
+_LEAST_WIDTH = 8
+"""Columns to which the texts of a table are folded at most."""
 _CONTROL = re.compile(r"(?!\x1b\[[01]m)[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """Characters by which stored text could control the terminal: all but those that begin and end bold text."""
 
@@ -86,29 +91,74 @@ def bold(text: str) -> str:
     return click.style(text, bold=True)
 
 
-def table(rows: Iterable[Any], *names: str) -> str:
-    """Lay out a table: a line for each document or dataclass, with the values of these names.
+def table(rows: Iterable[Any], *names: str) -> list[str]:
+    """Lay out documents or dataclasses, a line for each, with the values of these names; nothing if there are none.
 
-    The values of the last column may be long. The terminal wraps them, so that URLs can be copied in one piece.
+    In a narrow terminal, texts are folded; but those of a last column with URLs or paths are left for the terminal to
+    wrap, so that they can be copied in one piece.
     """
     documents = [row if isinstance(row, dict) else vars(row) for row in rows]
-    *columns, last = [_column(name, documents) for name in names]
-    begins = ["".join(cells) for cells in zip(*columns, strict=True)]
-    below = "\n" + " " * _width(begins[0])
-    lines = [f"{begin}{value.replace(chr(10), below)}".rstrip() for begin, value in zip(begins, last, strict=True)]
-    widest = max(_width(line) for text in lines for line in text.split("\n"))
-    return "\n".join([bold(lines[0]), "─" * min(widest, _RULE), *lines[1:]])
+    if not documents:
+        return []
+    columns = []
+    for name in names:
+        heading = name.replace("nbytes", "size").replace("_", " ")
+        columns.append([heading, *(cell(name, document.get(name)) for document in documents)])
+    widths = list(map(_natural_width, columns))
+    numbers = {place for place, name in enumerate(names) if any(isinstance(row.get(name), int) for row in documents)}
+    is_whole = any("/" in text for text in columns[-1])
+    foldable = [place for place in range(len(names) - is_whole) if place not in numbers]
+    room = _terminal_width() - len(_GAP) * (len(names) - 1)
+    while sum(widths) > room and foldable and max(widths[place] for place in foldable) > _LEAST_WIDTH:
+        widths[max(foldable, key=widths.__getitem__)] -= 1
+    headings = _laid_out([column[:1] for column in columns], widths, numbers)
+    lines = _laid_out([column[1:] for column in columns], widths, numbers)
+    rule = "─" * min(_RULE, _terminal_width(), max(map(_width, headings + lines)))
+    return [*map(bold, headings), rule, *lines]
 
 
-def _column(name: str, documents: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the heading and the values of a column, padded to one width, with the space after the column."""
-    heading = name.replace("nbytes", "size").replace("_", " ")
-    texts = [heading, *(cell(name, document.get(name)) for document in documents)]
-    width = max(map(_width, texts))
-    is_number = any(isinstance(document.get(name), int) for document in documents)
-    blanks = [" " * (width - _width(text)) for text in texts]
-    pairs = zip(texts, blanks, strict=True)
-    return [f"{blank}{text}   " if is_number else f"{text}{blank}   " for text, blank in pairs]
+def facts(rows: Iterable[tuple[str, str]]) -> list[str]:
+    """Lay out names and values, a line for each pair. Further lines of a value go below its first line."""
+    pairs = list(rows)
+    width = _natural_width(name for name, _ in pairs) + 2
+    below = "\n" + " " * width
+    return [bold(name) + " " * (width - _width(name)) + value.replace("\n", below) for name, value in pairs]
+
+
+def _laid_out(columns: Sequence[Sequence[str]], widths: Sequence[int], numbers: Collection[int]) -> list[str]:
+    """Return the lines of columns of texts, folded to some widths; columns of numbers stand to the right."""
+    lines = []
+    for texts in zip(*columns, strict=True):
+        for parts in zip_longest(*map(_folded, texts, widths), fillvalue=""):
+            cells = []
+            for place, (part, width) in enumerate(zip(parts, widths, strict=True)):
+                blank = " " * (width - _width(part))
+                cells.append(blank + part if place in numbers else part + blank)
+            lines.append(_GAP.join(cells).rstrip())
+    return lines
+
+
+def _folded(text: str, width: int) -> list[str]:
+    """Return the lines of a text, cut at spaces if possible so that none is wider than this."""
+    lines = []
+    for line in text.split("\n"):
+        rest = line
+        while _width(rest) > width:
+            end = next(end for end in range(len(rest), 0, -1) if _width(rest[:end]) <= width or end == 1)
+            end = rest.rfind(" ", 0, end + 1) + 1 or end
+            lines.append(rest[:end].rstrip())
+            rest = rest[end:]
+        lines.append(rest)
+    return lines
+
+
+def _natural_width(texts: Iterable[str]) -> int:
+    return max((_width(line) for text in texts for line in text.split("\n")), default=0)
+
+
+def _terminal_width() -> int:
+    """Return the columns of the terminal; without a terminal, more than any line has."""
+    return shutil.get_terminal_size((0, 0)).columns or sys.maxsize
 
 
 def _width(text: str) -> int:
@@ -140,14 +190,6 @@ def text_of(value: Any) -> str:
     if isinstance(value, Mapping):
         return "\n".join(f"{key} = {text_of(item)}" for key, item in flattened(value))
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def facts(rows: Iterable[tuple[str, str]]) -> str:
-    """Lay out names and values, a line for each pair. Further lines of a value go below its first line."""
-    rows = list(rows)
-    width = max((len(name) for name, _ in rows), default=0) + 2
-    below = "\n" + " " * width
-    return "\n".join(bold(name.ljust(width)) + value.replace("\n", below) for name, value in rows)
 
 
 def version_document(ref: DataRef[Any]) -> dict[str, Any]:

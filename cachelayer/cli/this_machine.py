@@ -1,4 +1,4 @@
-"""The commands about this machine: ``local``, ``doctor`` and ``demo``, which resumes a stream in another process."""
+"""The commands about this machine: ``copies``, ``doctor`` and ``demo``, which resumes a stream in another process."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ STOP_AFTER = 11
 _RESUME = "import sys; from cachelayer.cli.this_machine import resume; resume(sys.argv[1])"
 
 
-@command("local", "Manage", "", "--clear")
+@command("copies", "Manage", "", "--clear")
 @flag("clear", "Remove all copies that no program uses.")
 @options.local_cache
-def local(clear: bool, local_cache: Path | None) -> Result:
+def list_copies(clear: bool, local_cache: Path | None) -> Result:
     """List the local copies of remote shards, or remove them. They are made again when they are read."""
     copies = CacheFolder(folder_of(local_cache))
     if clear:
@@ -57,8 +57,7 @@ def local(clear: bool, local_cache: Path | None) -> Result:
     total = sum(group.nbytes for group in groups)
     state = "left in use by other programs" if clear else "of copies"
     document = {"folder": copies.path, "nbytes": total, "groups": groups}
-    shown = [table(groups, "files", "nbytes", "idle", "url")] if groups else []
-    return Result(document, [*shown, f"{copies.path}: {size(total)} {state}"])
+    return Result(document, [*table(groups, "files", "nbytes", "idle", "url"), f"{copies.path}: {size(total)} {state}"])
 
 
 @command("doctor", "Help", "", "gs://bucket/caches")
@@ -78,13 +77,13 @@ def doctor(storage: str | None, option: Pairs) -> Result:
     copying = "compiled functions" if IS_COMPILED else "numpy: no compiler was there when cachelayer was installed"
     shown = facts([*versions.items(), ("records are copied by", copying)])
     if storage is None:
-        return Result({"versions": versions, "is_compiled": IS_COMPILED}, [shown])
+        return Result({"versions": versions, "is_compiled": IS_COMPILED}, shown)
     click.echo(f"asking {without_credentials(storage)}, for {PATIENCE:g} s at most", err=True)
     url, problem, limit = _asked(storage, option)
     found = {"url": url, "problem": problem, "limit": limit}
     document = {"versions": versions, "is_compiled": IS_COMPILED, "storage": found}
     verdict = f"{url}: {problem or 'can be published to'}{limit and ', but ' + limit}"
-    return Result(document, [shown, verdict], ExitCode.FINDING if problem else ExitCode.SUCCESS)
+    return Result(document, [*shown, verdict], ExitCode.FINDING if problem else ExitCode.SUCCESS)
 
 
 def _asked(storage: str, option: Pairs) -> tuple[str, str, str]:

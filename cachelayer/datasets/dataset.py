@@ -28,7 +28,7 @@ are made of, fetches them, and passes them on as ``held``, from which ``elements
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -40,7 +40,6 @@ from cachelayer.protocols import Attempted, Dataset, Held, Info, Needed, Origins
 from cachelayer.records.codec import Codec
 from cachelayer.records.spans import Records
 from cachelayer.specs.schema import Schema
-from cachelayer.specs.tree import Tree
 from cachelayer.streams.reading.failures import attempt, is_of_element
 from cachelayer.support.locks import PickledByFields
 from cachelayer.support.memory import Ints, Placed
@@ -201,7 +200,7 @@ class Stored(BaseDataset):
         # The dataset of these keys is kept: it has planned how to decode them.
         narrow: dict[tuple[str, ...], Stored] = self.__dict__.setdefault("_narrow", {})
         if tuple(keys) not in narrow:
-            narrow[tuple(keys)] = self.with_fields(leaves_below(self.codec.spec, keys))
+            narrow[tuple(keys)] = self.with_fields(leaves_below(self.codec.schema, keys))
         return narrow[tuple(keys)].batch(numbers)  # type: ignore[no-any-return]
 
 
@@ -234,7 +233,8 @@ def check_one_size(path: str, arrays: Iterable[NDArray[Any]]) -> None:
         )
 
 
-def leaves_below(spec: Tree, keys: Sequence[str]) -> list[int]:
+def leaves_below(schema: Schema, keys: Collection[str]) -> list[int]:
     """Return the numbers of the leaves below these keys of a dict, ascending."""
-    root = Schema.of(spec).root
-    return [leaf for key, child in zip(root.keys, root.children, strict=True) if key in keys for leaf in child.leaves]
+    wanted = {*keys}
+    root = schema.root
+    return [leaf for key, child in zip(root.keys, root.children, strict=True) if key in wanted for leaf in child.leaves]

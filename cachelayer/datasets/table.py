@@ -93,7 +93,7 @@ class Group(PickledByFields):
 
     def without(self, keys: Mapping[str, Any]) -> Group | None:
         """Return the group of the leaves that are not below some keys; None if there are none."""
-        leaves = leaves_below(self.codec.spec, [key for key in self.codec.spec if key not in keys])
+        leaves = leaves_below(self.codec.schema, [key for key in self.codec.spec if key not in keys])
         return self.with_leaves(leaves) if leaves else None
 
     def with_image_sizes(self, sizes: Mapping[int, ImageSize]) -> Group:

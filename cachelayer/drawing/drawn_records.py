@@ -167,9 +167,9 @@ def drawn_records(
 
 
 def _drawn_together(stored: Any, rows: NDArray[np.int64], options: DrawOptions, most: int) -> list[DrawnRecord]:
-    spec = stored.element_spec
+    schema = Schema.of(stored.element_spec)
     sizes = stored.stored_nbytes(rows)
-    leaves = tree.leaves(spec)
+    leaves = tree.leaves(schema.spec)
     is_read = np.cumsum(sizes) <= most
     elements = iter(stored.__getitems__(rows[is_read]) if is_read.any() else ())
     records = []
@@ -177,7 +177,7 @@ def _drawn_together(stored: Any, rows: NDArray[np.int64], options: DrawOptions, 
         if not is_one_read:
             records.append(DrawnRecord(number, problem=f"{nbytes:,} bytes: too large to show here"))
             continue
-        values = Schema.of(spec).flatten(next(elements))
+        values = schema.flatten(next(elements))
         first = enumerate(zip(leaves[: options.leaves], values[: options.leaves], strict=True))
         shown = [drawn_leaf(place, path, leaf, value, options) for place, ((path, leaf), value) in first]
         records.append(DrawnRecord(number, shown, max(0, len(leaves) - options.leaves)))

@@ -20,6 +20,8 @@ from cachelayer.statistics.shown import Bar, Chart, leaf_charts, length_chart, m
 from cachelayer.views.dataref import DataRef
 
 SAMPLE = 10_000
+MOST_FIELDS = 500
+"""The most fields that a page shows."""
 SMALL_NBYTES = 32 << 20
 SMALL_RECORDS = 200_000
 """Versions with at most so many bytes and records are read as soon as somebody looks."""
@@ -53,17 +55,19 @@ class FieldColumn:
     others: list[Bar] = field(default_factory=list)
 
 
-def columns_of(ref: DataRef[Any], summary: Statistics | None) -> list[FieldColumn]:
-    """Return the fields of a version, with their charts if there are statistics."""
-    leaves = tree.leaves(ref.raw().element_spec)
+def columns_of(ref: DataRef[Any], summary: Statistics | None, most: int) -> tuple[list[FieldColumn], int]:
+    """Return the first fields of a version, with their charts if there are statistics, and how many more there are."""
+    every = tree.leaves(ref.raw().element_spec)
+    leaves = every[:most]
+    more = len(every) - len(leaves)
     if summary is None:
-        return [FieldColumn(path, describe_leaf(leaf)) for path, leaf in leaves]
+        return [FieldColumn(path, describe_leaf(leaf)) for path, leaf in leaves], more
     names = class_names(ref.metadata)
     columns = []
-    for (path, leaf), stats in zip(leaves, summary.leaves, strict=True):
+    for (path, leaf), stats in zip(leaves, summary.leaves[:most], strict=True):
         field = _in_condition(path, leaf)
         columns.append(FieldColumn(path, describe_leaf(leaf), leaf_charts(stats, field, names), missing(stats, field)))
-    return columns
+    return columns, more
 
 
 def _in_condition(path: str, leaf: LeafSpec) -> str:
@@ -74,14 +78,16 @@ def _in_condition(path: str, leaf: LeafSpec) -> str:
 
 
 def statistics(request: Request) -> Response:
-    """Show the distributions of all fields, or how to have them read."""
+    """Show the distributions of fields, or how to have them read."""
     ref = ref_of(request)
     summary = request.app.state.surveys.of(ref, query_integer(request.query_params, "records", 0, 1, 1 << 62))
+    columns, more = columns_of(ref, summary, MOST_FIELDS) if summary else ([], 0)
     return page(
         "statistics.html",
         ref=ref,
         sample=min(SAMPLE, max(1, len(ref))),
         summary=summary,
-        columns=columns_of(ref, summary) if summary else [],
+        columns=columns,
+        more=more,
         sizes=length_chart(summary.record_nbytes) if summary else None,
     )

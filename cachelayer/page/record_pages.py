@@ -16,7 +16,7 @@ from cachelayer.drawing.drawn_records import DrawOptions, are_tokens, drawn_leaf
 from cachelayer.drawing.pixels import png
 from cachelayer.drawing.pixels import sound as decoded_sound
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, RecordIndexError, StorageError
-from cachelayer.page.distributions import SAMPLE, columns_of
+from cachelayer.page.distributions import MOST_FIELDS, SAMPLE, columns_of
 from cachelayer.page.render import open_versions_of, page, query_integer, ref_of
 from cachelayer.protocols import records_of
 from cachelayer.specs import tree
@@ -33,7 +33,6 @@ THUMBNAIL = 96
 FULL = 1600
 LEAVES = 8
 _COLUMNS = 24
-_ALL_LEAVES = 500
 _ONE_NBYTES = 1 << 28
 _BATCH_NBYTES = 4 << 20
 _BATCH_RECORDS = 65_536
@@ -102,7 +101,7 @@ def records(request: Request) -> Response:
         raise
     except CacheLayerError as error:
         problem = str(error)
-    columns = columns_of(ref, summary)
+    columns, more = columns_of(ref, summary, _COLUMNS)
     return page(
         "records.html",
         ref=ref,
@@ -115,8 +114,8 @@ def records(request: Request) -> Response:
         summary=summary,
         problem=problem,
         sample=SAMPLE,
-        columns=columns[:_COLUMNS],
-        more=len(columns) - _COLUMNS,
+        columns=columns,
+        more=more,
         has_tokens=options.detokenize is None and any(are_tokens(leaf) for _, leaf in tree.leaves(ref.element_spec)),
         drawn=drawn_here,
     )
@@ -127,7 +126,7 @@ def record(request: Request) -> Response:
     ref = ref_of(request)
     number = request.path_params["number"]
     nbytes = int(ref.stored_nbytes([number])[0])
-    options = open_versions_of(request).draw_options(ref, 2 * THUMBNAIL, _ALL_LEAVES)
+    options = open_versions_of(request).draw_options(ref, 2 * THUMBNAIL, MOST_FIELDS)
     (drawn,) = drawn_records(ref.raw(), [number], options, _ONE_NBYTES)
     status = 500 if drawn.problem else 200
     return page("record.html", status, ref=ref, drawn=drawn, nbytes=nbytes)

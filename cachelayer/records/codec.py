@@ -469,9 +469,8 @@ class Codec(PickledByFields):
         are_wrong = (starts < 0) | (counts < 0) | (counts > lengths) | (starts > lengths - counts)
         if ends is not None:
             are_wrong |= ends & (starts + counts != lengths)
-        wrong = np.flatnonzero(are_wrong)
-        if len(wrong):
-            row = int(wrong[0])
+        if are_wrong.any():
+            row = int(are_wrong.argmax())
             raise CorruptionError(
                 f"values {starts[row]} to {starts[row] + counts[row]} of a record that has {lengths[row]}: "
                 "its length is not the one that is stored beside the shard"
@@ -501,14 +500,14 @@ class Codec(PickledByFields):
         lengths = records.lengths
         if self.name == PLAIN:
             return _VaryingPlaces(np.zeros((len(lengths), 1), np.int64), lengths.reshape(-1, 1))
-        short = np.flatnonzero(lengths < layout.fixed_nbytes)
-        if len(short):
-            raise _damaged(int(lengths[short[0]]), layout.fixed_nbytes)
+        if lengths.min(initial=layout.fixed_nbytes) < layout.fixed_nbytes:
+            raise _damaged(int(lengths.min()), layout.fixed_nbytes)
         nbytes = np.empty((len(lengths), 0), np.int64)
         if layout.varying_count:
             nbytes = records.take(layout.lengths_offset, 4 * layout.varying_count).view("<u4").astype(np.int64)
-        ends = np.cumsum(padded(nbytes), axis=1) + layout.fixed_nbytes
-        starts = ends - padded(nbytes)
+        nbytes_padded = padded(nbytes)
+        ends = nbytes_padded.cumsum(axis=1) + layout.fixed_nbytes
+        starts = ends - nbytes_padded
         end = ends[:, -1] if layout.varying_count else np.full(len(lengths), layout.fixed_nbytes)
         value_bits = {}
         if self.with_null_values:
@@ -519,9 +518,10 @@ class Codec(PickledByFields):
                 )
                 value_bits[plan.leaf.number] = (end, held)
                 end = end + padded(held)
-        wrong = np.flatnonzero(end != lengths)
-        if len(wrong):
-            raise _damaged(int(lengths[wrong[0]]), int(end[wrong[0]]))
+        is_wrong = end != lengths
+        if is_wrong.any():
+            row = int(is_wrong.argmax())
+            raise _damaged(int(lengths[row]), int(end[row]))
         return _VaryingPlaces(starts, nbytes, value_bits)
 
     def _null_bits(self, records: Records) -> NDArray[np.bool_]:

@@ -132,7 +132,7 @@ class Documents:
         for key, of_leaf in zip(self.keys, values[: len(reads)], strict=True):
             batch[key] = of_leaf.reshape(rows, length)
         # A field also has a value in the cell of a separator.
-        with_separators = replace(pieces, count=pieces.cells)
+        with_separators = replace(pieces, count=pieces.cells) if fields else pieces
         for token_field, read, of_field in zip(fields, reads_of_fields, values[len(reads) :], strict=True):
             of_cells = token_field.values_of_cells(pieces, read, of_field)
             batch[token_field.key] = with_separators.placed(of_cells, rows, length)

@@ -67,9 +67,11 @@ class Pieces:
         return replace(sources, element=self.row[piece], begin=begin, end=end, offset=self.offset[piece])
 
     def cells_for(self, cells: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return an array for the values of so many cells, with zeros where no piece has values."""
-        is_filled = int(self.count.sum()) == cells
-        return empty((cells * dtype.itemsize,)).view(dtype) if is_filled else np.zeros(cells, dtype)
+        """Return an array for the values of so many cells, with zeros where no piece has cells."""
+        values = empty((cells * dtype.itemsize,))
+        if int(self.cells.sum()) < cells:
+            values.fill(0)
+        return values.view(dtype)
 
     def placed(self, values: NDArray[Any], rows: int, length: int) -> NDArray[Any]:
         """Return the values of the pieces in their rows, with zeros around them: ``[rows, length, *shape]``."""

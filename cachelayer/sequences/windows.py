@@ -60,7 +60,10 @@ class Windowing:
         begins = numbers * self.stride
         filled = np.minimum(column.total + len(column) * self.extra - begins, self.length)
         # The two ends of a window are looked up side by side: the second search finds what the first has just read.
-        ends_in, places = column.locate(np.stack([begins, begins + filled - 1], axis=1).reshape(-1), self.extra)
+        offsets = np.empty(2 * len(numbers), np.int64)
+        offsets[::2] = begins
+        offsets[1::2] = begins + filled - 1
+        ends_in, places = column.locate(offsets, self.extra)
         first = ends_in[::2]
         places = places[::2]
         counts = ends_in[1::2] - first + 1

@@ -10,7 +10,8 @@ Leaves are numbered from 0, depth first. A field is a leaf, or a node with all l
 from __future__ import annotations
 
 import keyword
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
@@ -49,7 +50,7 @@ def one_or_several(argument: str, names: Any) -> tuple[str, ...]:
 
 def leaf_number(spec: Tree, name: Any) -> int:
     """Return the number of the leaf of this name; raise if no leaf, or more than one, has it."""
-    leaves = _leaves_of(spec, name)
+    [leaves] = _leaves_of(spec, [name])
     if len(leaves) == 1 and name in names_of_leaves(spec):
         return leaves[0]
     raise InvalidArgumentError(f"{name!r} is not a field of the elements: {_listed(spec)}")
@@ -84,24 +85,31 @@ def has_length(leaf: LeafSpec) -> bool:
 
 def leaf_numbers(spec: Tree, names: Iterable[Any]) -> tuple[int, ...]:
     """Return the numbers of all leaves that these fields have, ascending."""
-    chosen = {number for name in names for number in _leaves_of(spec, name)}
+    chosen = {number for leaves in _leaves_of(spec, names) for number in leaves}
     if not chosen:
         raise InvalidArgumentError(f"no fields are named: {_listed(spec)}")
     return tuple(sorted(chosen))
 
 
-def _leaves_of(spec: Tree, name: Any) -> range:
-    """Return the numbers of the leaves of a field."""
-    if not isinstance(name, str):
-        raise InvalidTypeError(f"field {name!r} of type {type(name).__name__}: pass a name such as 'tokens' or 'a/b'")
-    root = Schema.of(spec).root
-    # The element itself has no name, unless it is a leaf.
-    fields = [node.leaves for node in root.nodes() if node.name == name and (node.path or not node.children)]
-    if len(fields) > 1:
-        raise InvalidArgumentError(f"{name!r} names {len(fields)} parts of an element: rename a key that holds a '/'")
-    if not fields or not fields[0]:
-        raise InvalidArgumentError(f"no field {name!r}: {_listed(spec)}")
-    return fields[0]
+def _leaves_of(spec: Tree, names: Iterable[Any]) -> Iterator[range]:
+    """Yield the numbers of the leaves of each of some fields."""
+    fields = defaultdict[str, list[range]](list)
+    for node in Schema.of(spec).root.nodes():
+        # The element itself has no name, unless it is a leaf.
+        if node.path or not node.children:
+            fields[node.name].append(node.leaves)
+    for name in names:
+        if not isinstance(name, str):
+            kind = type(name).__name__
+            raise InvalidTypeError(f"field {name!r} of type {kind}: pass a name such as 'tokens' or 'a/b'")
+        named = fields.get(name, [])
+        if len(named) > 1:
+            raise InvalidArgumentError(
+                f"{name!r} names {len(named)} parts of an element: rename a key that holds a '/'"
+            )
+        if not named or not named[0]:
+            raise InvalidArgumentError(f"no field {name!r}: {_listed(spec)}")
+        yield named[0]
 
 
 def last_key(name: str) -> str:

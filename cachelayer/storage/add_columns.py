@@ -13,9 +13,10 @@ from cachelayer.builds.extensions import AddingColumns
 from cachelayer.builds.recipe import Recipe
 from cachelayer.builds.source_files import at_path
 from cachelayer.datasets.field_values import keys_of_view
-from cachelayer.errors import AlreadyExistsError, InvalidArgumentError
+from cachelayer.errors import InvalidArgumentError
 from cachelayer.provenance.stored_values import hashed, is_number, stored
 from cachelayer.storage.builder import Builder
+from cachelayer.storage.staleness import refuse_other
 from cachelayer.versions.log import Log
 from cachelayer.views.dataref import DataRef
 
@@ -68,22 +69,14 @@ def add_columns(builder: Builder, base: DataRef[Any], version: str, added: NewCo
     request = builder.request(added.source(base, builder.options), log, version, recipe, extension)
     if builder.options.hosts is None:
         return builder.build(request)
-    return builder.find_or_build(request, lambda found: _refuse_other(found, base, recipe))
+    return builder.find_or_build(request, lambda found: refuse_other(found, base.digest, _differences(found, recipe)))
 
 
-def _refuse_other(ref: DataRef[Any], base: DataRef[Any], recipe: Recipe) -> None:
-    """Raise if a version that exists was made of another base, or of columns with another recipe."""
-    built = ref.provenance
-    name = f"{ref.dataset_id}@{ref.dataset_version}"
-    made_of = built.get("base") or {}
-    if "batched" not in (built.get("options") or {}):
-        differ = ["no columns were added to make it"]
-    elif made_of.get("digest") != base.digest:
-        differ = [f"it was made of {made_of.get('version')}, sha256:{str(made_of.get('digest'))[:12]}"]
-    else:
-        differ = [phrase for phrases in recipe.changes(built).values() for phrase in phrases]
-    if differ:
-        raise AlreadyExistsError(f"{name} is published already: {'; '.join(differ)}. Choose another version")
+def _differences(ref: DataRef[Any], recipe: Recipe) -> list[str]:
+    """Return a phrase for each way in which a version that exists is none with columns of this recipe."""
+    if "batched" not in (ref.provenance.get("options") or {}):
+        return ["no columns were added to make it"]
+    return [phrase for phrases in recipe.changes(ref.provenance).values() for phrase in phrases]
 
 
 def _stored_fill(fill: Any) -> Any:

@@ -11,6 +11,7 @@ from cachelayer.datasets.dataset_view import DatasetView
 from cachelayer.datasets.table import Table
 from cachelayer.datasets.version_records import VersionRecords
 from cachelayer.errors import (
+    CacheLayerError,
     CorruptionError,
     DatasetNotFoundError,
     FormatError,
@@ -23,7 +24,7 @@ from cachelayer.objects import paths
 from cachelayer.objects.open_store import open_store
 from cachelayer.objects.store import Store
 from cachelayer.support.arguments import did_you_mean
-from cachelayer.versions.log import Log, has_log
+from cachelayer.versions.log import Log
 from cachelayer.versions.reference import Reference, Want
 from cachelayer.versions.snapshot import Snapshot
 from cachelayer.versions.stored_version import StoredVersion
@@ -153,38 +154,37 @@ class Catalog:
             name = ViewName(version.reference, version.manifest.records)
             return DataRef(DatasetView(Table.of(records, columns), version.selection, name=name))
 
-    def datasets(self) -> list[str]:
-        """Return the ids of the datasets that have a version, sorted; see :meth:`Storage.datasets`."""
+    def datasets(self) -> dict[str, Snapshot | CacheLayerError]:
+        """Return the newest snapshot of each dataset that has a version, by id, or the error that reading it raises.
+
+        All are read at once, each once; see :meth:`Storage.datasets`.
+        """
+        from cachelayer.support.system_threads import Pool
         from cachelayer.support.user_warnings import warn
 
-        folders = self._folders()
-        failed = {name: error for name, error in folders.items() if isinstance(error, StorageError)}
+        names = self._names()
+        with Pool(_THREADS, "cachelayer-datasets") as threads:
+            heads = dict(zip(names, threads.map(self._head_or_error, names), strict=True))
+        failed = {name: error for name, error in heads.items() if isinstance(error, StorageError)}
         # A folder that this user may not read need not be a dataset.
         refused = {name for name, error in failed.items() if isinstance(error.__cause__, PermissionError)}
-        if failed.keys() - refused and True not in folders.values():
+        listed = {
+            name: head
+            for name, head in heads.items()
+            if name not in refused and not (isinstance(head, Snapshot) and not head.versions)
+        }
+        if failed.keys() - refused and listed.keys() <= failed.keys():
             raise next(error for name, error in failed.items() if name not in refused)
         for name, error in failed.items():
             warn(f"{name} cannot be read: {error}", logger="log")
-        return [name for name, is_dataset in folders.items() if is_dataset and name not in refused]
+        return listed
+
+    def _head_or_error(self, dataset_id: str) -> Snapshot | CacheLayerError:
+        try:
+            return Log(self.store.folder(dataset_id)).head()
+        except (CorruptionError, FormatError, StorageError) as error:
+            return error
 
     def _names(self) -> list[str]:
         """Return the folders that have the name of a dataset, sorted."""
         return [name for name in self.store.names("") if paths.is_dataset_id(name)]
-
-    def _folders(self) -> dict[str, bool | StorageError]:
-        """Return for each folder, sorted, whether it has versions, or the error of a store that cannot tell."""
-        from cachelayer.support.system_threads import Pool
-
-        names = self._names()
-        with Pool(_THREADS, "cachelayer-datasets") as threads:
-            return dict(zip(names, threads.map(self._has_versions, names), strict=True))
-
-    def _has_versions(self, dataset_id: str) -> bool | StorageError:
-        try:
-            dataset = self.store.folder(dataset_id)
-            return has_log(dataset) and bool(Log(dataset).head().versions)
-        except (CorruptionError, FormatError):
-            # A damaged dataset is listed: opening it says what is wrong.
-            return True
-        except StorageError as error:
-            return error

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cachelayer.builds.background import BackgroundBuild
-from cachelayer.builds.build_plan import NOT_RESUMABLE, BuildPlan
+from cachelayer.builds.build_plan import BuildPlan
 from cachelayer.builds.parts import Ranges
 from cachelayer.builds.source_records import SourceRecords
 from cachelayer.datasets.dataset_view import DatasetView
@@ -28,26 +28,24 @@ def begin_build(catalog: Catalog, plan: BuildPlan) -> DataRef[Any]:
     request = plan.request
     parts = plan.parts
     spec = plan.options.element_spec
+    why = ""
     if catalog.store.url.startswith("memory:"):
-        raise InvalidArgumentError(
-            f"{request.name}: wait=False: {catalog.store.url} is the memory of this process, and another process "
-            "builds: choose a folder or a bucket"
+        why = (
+            f"{catalog.store.url} is the memory of this process, and another process builds: choose a folder or a "
+            "bucket"
         )
-    if not isinstance(parts, Ranges):
-        raise InvalidArgumentError(
-            f"{request.name}: wait=False: a source of {plan.source.kind} has no items by number, so its records are "
-            "known once it is built: leave out wait=False, or pass a sequence with a length, such as a list or a "
-            "dataset with __len__ and __getitem__"
+    elif not isinstance(parts, Ranges):
+        why = (
+            f"a source of {plan.source.kind} has no items by number, so its records are known once it is built: leave "
+            "out wait=False, or pass a sequence with a length, such as a list or a dataset with __len__ and __getitem__"
         )
-    if plan.options.on_error == "skip":
-        raise InvalidArgumentError(
-            f"{request.name}: wait=False: with on_error='skip' the numbers of records are known once all are built: "
-            "leave out one of them"
-        )
-    if NOT_RESUMABLE in plan.facts:
-        raise InvalidArgumentError(
-            f"{request.name}: wait=False: with resume=False each process has a build of its own: leave out one of them"
-        )
+    elif plan.options.on_error == "skip":
+        why = "with on_error='skip' the numbers of records are known once all are built: leave out one of them"
+    elif not plan.options.resume:
+        why = "with resume=False each process has a build of its own: leave out one of them"
+    if why:
+        raise InvalidArgumentError(f"{request.name}: wait=False: {why}")
+    assert isinstance(parts, Ranges)  # noqa: S101 - others are refused
     from_source = SourceRecords(parts.source, parts.length, spec)
     if not callable(request.source):
         # As it is now: the program may change its own. What a function made is most often nobody else's.

@@ -17,8 +17,9 @@ from cachelayer.builds.batches import Batch, EncodedBatch
 from cachelayer.builds.recipe import Recipe
 from cachelayer.builds.source import Source
 from cachelayer.engines import Processes
-from cachelayer.errors import AlreadyExistsError, InvalidArgumentError
+from cachelayer.errors import InvalidArgumentError
 from cachelayer.storage.builder import Builder
+from cachelayer.storage.staleness import refuse_other
 from cachelayer.streams.order.permutation import permuted
 from cachelayer.support.memory import Ints
 from cachelayer.support.system_threads import Pool
@@ -72,7 +73,9 @@ def rewrite(builder: Builder, name: Reference, view: Any, how: Rewriting) -> Dat
     request = replace(builder, options=options).request(
         lambda: _ordered(title, records, references, made_by), log, name.name, Recipe()
     )
-    return builder.find_or_build(request, lambda found: _refuse_other(found, title, records.digest, made_by))
+    return builder.find_or_build(
+        request, lambda found: refuse_other(found, records.digest, _differences(found, made_by))
+    )
 
 
 def _ordered(name: str, records: StoredRecords, references: tuple[str, ...], made_by: Mapping[str, Any]) -> Source:
@@ -105,17 +108,12 @@ def _ordered(name: str, records: StoredRecords, references: tuple[str, ...], mad
     )
 
 
-def _refuse_other(ref: DataRef[Any], name: str, digest: str, made_by: Mapping[str, Any]) -> None:
-    """Raise if a version that exists was not made by an equal call: of a base with this digest, by these arguments."""
+def _differences(ref: DataRef[Any], made_by: Mapping[str, Any]) -> list[str]:
+    """Return a phrase for each way in which a version that exists was made by other arguments."""
     before = ref.provenance.get("rewrite")
-    base = ref.provenance.get("base")
-    if not isinstance(before, dict) or not isinstance(base, dict):
-        raise AlreadyExistsError(f"{name} is published already, and no rewrite made it: choose another version")
-    differ = [f"{key} was {before.get(key)!r} and is {now!r}" for key, now in made_by.items() if before.get(key) != now]
-    if base.get("digest") != digest:
-        differ.insert(0, f"it was made of {base.get('version')}, sha256:{str(base.get('digest'))[:12]}")
-    if differ:
-        raise AlreadyExistsError(f"{name} is published already: {'; '.join(differ)}. Choose another version")
+    if not isinstance(before, dict):
+        return ["no rewrite made it"]
+    return [f"{key} was {before.get(key)!r} and is {now!r}" for key, now in made_by.items() if before.get(key) != now]
 
 
 def _read(records: StoredRecords, seed: int | None, count: int, start: int, stop: int | None) -> Iterator[Batch]:

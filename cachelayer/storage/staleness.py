@@ -9,11 +9,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 from cachelayer.builds.build_plan import BuildRequest
 from cachelayer.builds.recipe import Recipe
 from cachelayer.errors import (
+    AlreadyExistsError,
     ArgumentsMismatchError,
     CacheLayerWarning,
     InvalidArgumentError,
@@ -105,6 +107,15 @@ def warn_of_varying_values(request: BuildRequest) -> None:
             "differs in each run, such as a uuid or a time, makes a new version in each run: make it inside the "
             "function, or name the version"
         )
+
+
+def refuse_other(ref: DataRef[Any], digest: str, differ: Sequence[str]) -> None:
+    """Raise if a version that exists was made of another base than the one with a digest, or differs in other ways."""
+    base = ref.provenance.get("base") or {}
+    if base and base["digest"] != digest:
+        differ = [f"it was made of {base['version']}, sha256:{base['digest'][:12]}", *differ]
+    if differ:
+        raise AlreadyExistsError(f"{_name(ref)} is published already: {'; '.join(differ)}. Choose another version")
 
 
 def _warn_once(ref: DataRef[Any], text: str, category: type[CacheLayerWarning] = CacheLayerWarning) -> None:

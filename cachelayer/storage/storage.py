@@ -652,7 +652,7 @@ class Storage:
             >>> storage.datasets()
             ['a', 'b']
         """
-        return self._catalog.datasets()
+        return list(self._catalog.datasets())
 
     def versions(self, dataset_id: str | DataRef[Any]) -> dict[str, VersionInfo]:
         """Return the versions of a dataset by name, in the order of their publication.

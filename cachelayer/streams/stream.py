@@ -19,7 +19,7 @@ from cachelayer.streams.reading.chunk_plan import plan_of, ranges_with
 from cachelayer.streams.reading.failures import MOST_FAILURES
 from cachelayer.streams.reading.step_reader import Learned, StepReader
 from cachelayer.streams.schedule import Schedule
-from cachelayer.support.arguments import boolean, explains_options, integer
+from cachelayer.support.arguments import boolean, explains_options, integer, is_choice
 from cachelayer.support.user_warnings import warn
 
 if TYPE_CHECKING:
@@ -130,25 +130,46 @@ class Stream(Generic[T]):
             InvalidArgumentError: if ``rng`` is True and the stream has no seed, if :meth:`map_batches` was called
                 before, or if another argument is invalid.
         """
-        from cachelayer.streams.reading.functions import ElementMap, keyed_generators
+        from cachelayer.streams.reading.functions import ElementMap
 
         if self._reader.batch_maps:
             raise InvalidArgumentError("call map() before map_batches(): it takes elements, not batches")
-        if rng and self._schedule.order.seed is None:
-            raise InvalidArgumentError("map(rng=True) needs a seed: pass seed=<an integer in [0, 2**64)> to stream()")
-        generators: Callable[..., Any] | None = None
-        if rng == "torch" or boolean("rng", rng):
-            drawing_before = sum(function.generators is not None for function in self._reader.maps)
-            generators = partial(keyed_generators, self._schedule.order.seed or 0, drawing_before)
-        if rng == "torch":
-            # Frameworks are imported by adapters alone, when one is asked for.
-            generators = partial(import_module("cachelayer.adapters.torch").keyed_generators, generators)
+        generators = self._generators("map", rng)
         declared = None if element_spec is None else self._reader.records.stacking(element_spec)
         limit = _failures_to_replace(on_error, integer("max_failures", max_failures, 1))
         added = ElementMap(_checked_function(fn), generators, integer("threads", threads, 0), declared, limit)
         return stream_of(replace(self._reader, maps=(*self._reader.maps, added), learned=Learned()))
 
-    def map_batches(self, fn: Callable[[T], Any], *, on_error: Literal["raise"] = "raise") -> Stream[Any]:
+    def _generators(self, method: str, rng: Any) -> Callable[..., Any] | None:
+        """Return what gives a function its random numbers, by the positions that it is called for; None if it has none.
+
+        Raises:
+            InvalidArgumentError: if the stream has no seed.
+        """
+        from cachelayer.streams.reading.functions import keyed_generators
+
+        of_torch = isinstance(rng, str) and rng == "torch"
+        if not of_torch and not boolean("rng", rng):
+            return None
+        seed = self._schedule.order.seed
+        if seed is None:
+            raise InvalidArgumentError(
+                f"{method}(rng={rng!r}) needs a seed: pass seed=<an integer in [0, 2**64)> to stream()"
+            )
+        generators = partial(keyed_generators, seed, self._reader.drawing)
+        if of_torch:
+            # Frameworks are imported by adapters alone, when one is asked for.
+            generators = partial(import_module("cachelayer.adapters.torch").keyed_generators, generators)
+        return generators
+
+    def map_batches(
+        self,
+        fn: Callable[[T], Any] | Callable[[T, Any], Any],
+        *,
+        rng: bool | Literal["torch"] = False,
+        on: Literal["local", "global"] = "local",
+        on_error: Literal["raise"] = "raise",
+    ) -> Stream[Any]:
         """Return the stream with a function applied to each batch.
 
         Examples:
@@ -157,14 +178,31 @@ class Stream(Generic[T]):
             [6, 22, 17]
             >>> ten.stream(4).map(float).map_batches(lambda batch: batch / 2)[2].tolist()
             [4.0, 4.5]
+            >>> def shuffled(batch, rng):
+            ...     return batch[rng.permutation(len(batch))]
+            >>> alone = ten.stream(4, seed=0).map_batches(shuffled, rng=True, on="global")
+            >>> host = ten.stream(4, seed=0, shard=(1, 2)).map_batches(shuffled, rng=True, on="global")
+            >>> alone[0].tolist(), host[0].tolist()
+            ([1, 2, 0, 3], [0, 3])
 
         Args:
-            fn: a function of one batch. With ``remainder="pad"`` it does not get the mask, which stays as it is.
+            fn: a function of one batch; with ``rng``, of a batch and a :class:`numpy.random.Generator`. With
+                ``remainder="pad"`` it does not get the mask, which stays as it is.
+            rng: whether the function takes random numbers, as in :meth:`map`: those of the position of the first row of
+                the batch. So shards draw different numbers, and other ones for another number of shards, unless
+                ``on="global"``.
+            on: "local" calls the function for the batch of the shard; "global" for the global batch, of which each
+                shard then takes its rows: what MixUp and CutMix make does not depend on the number of shards. But
+                each shard reads, maps and mixes the global batch, so R shards do R times the work of "local". The
+                function returns as many rows as it gets, in arrays, lists, and dicts and tuples of these.
             on_error: only "raise": nobody knows which element of a batch failed.
 
         Raises:
-            InvalidArgumentError: if the stream has no batches, or if failures are to be replaced.
+            InvalidArgumentError: if the stream has no batches, if it has no seed for ``rng``, if a function of global
+                batches comes after one of local batches, or if failures are to be replaced.
         """
+        from cachelayer.streams.reading.functions import BatchMap
+
         if _failures_to_replace(on_error, MOST_FAILURES) is not None:
             raise InvalidArgumentError(
                 "map_batches(on_error='replace'): nobody knows which element of a batch failed: do what may fail in "
@@ -174,7 +212,15 @@ class Stream(Generic[T]):
             raise InvalidArgumentError(
                 "map_batches() needs batches: pass a global_batch_size to stream(), or use map()"
             )
-        return stream_of(replace(self._reader, batch_maps=(*self._reader.batch_maps, _checked_function(fn))))
+        if not is_choice(on, ("local", "global")):
+            raise InvalidArgumentError(f"on {on!r}: pass 'local' or 'global'")
+        before = self._reader.batch_maps
+        if on == "global" and before and not before[-1].is_global:
+            raise InvalidArgumentError(
+                "map_batches(on='global') takes the rows of all shards: call it before map_batches() of local batches"
+            )
+        added = BatchMap(_checked_function(fn), self._generators("map_batches", rng), on == "global")
+        return stream_of(replace(self._reader, batch_maps=(*before, added)))
 
     def __identity__(self) -> Any:
         return self._reader.__identity__()
@@ -224,7 +270,7 @@ class Stream(Generic[T]):
     def _warn_once(self) -> None:
         order = self._schedule.order
         has_one_epoch = self._schedule.num_epochs == 1
-        draws = any(function.generators is not None for function in self._reader.maps)
+        draws = self._reader.drawing > 0
         if self._warned:
             return
         if self._iterated_through and order.shuffle and order.reshuffle and has_one_epoch:

@@ -23,6 +23,7 @@ from cachelayer.records.leaf_rows import LeafRows, differing_rows
 from cachelayer.specs import tree
 from cachelayer.specs.leaf_names import names_of_leaves, one_or_several
 from cachelayer.specs.spec import without_nulls
+from cachelayer.support.locks import cached_property
 from cachelayer.support.memory import Ints
 from cachelayer.support.progress import Progress, unless_short
 from cachelayer.versions.diff import RowDiff, RowPlace, Rows, Side, ValueChange
@@ -116,11 +117,13 @@ class _Side:
 
     def narrowed(self, keys: Sequence[str]) -> _Side:
         """Return the same rows with only these keys of their elements."""
-        return replace(self, elements=self.elements.with_fields(leaves_below(self.spec, keys)))
+        return replace(self, elements=self.elements.with_fields(leaves_below(self.elements.codec.schema, keys)))
 
-    def has_added(self, key: str) -> bool:
-        """Return whether a key is a column that was added to the version."""
-        return self.elements.has_added(leaves_below(self.spec, [key]))
+    @cached_property
+    def leaves_by_key(self) -> dict[str, range]:
+        """The numbers of the leaves below each key of the elements, which are dicts; without keys that have none."""
+        root = self.elements.codec.schema.root
+        return {key: child.leaves for key, child in zip(root.keys, root.children, strict=True) if child.leaves}
 
     def numbers(self, rows: Ints) -> Ints:
         """Return the numbers that rows have in the shards of the version."""
@@ -184,14 +187,12 @@ def _field_groups(one: _Side, other: _Side) -> list[_FieldGroup]:
         return [_FieldGroup(one, other, places)]
     stored: list[str] = []
     added: list[str] = []
-    for key in one.spec:
-        # A dict without leaves has nothing to compare.
-        if key in other.spec and leaves_below(one.spec, [key]) and leaves_below(other.spec, [key]):
-            is_added = one.has_added(key) or other.has_added(key)
-            if is_added:
-                added.append(key)
-            else:
-                stored.append(key)
+    for key, leaves in one.leaves_by_key.items():
+        other_leaves = other.leaves_by_key.get(key)
+        if other_leaves is None:
+            continue
+        is_added = one.elements.has_added(leaves) or other.elements.has_added(other_leaves)
+        (added if is_added else stored).append(key)
     groups = []
     if stored:
         groups.append(_FieldGroup(one.narrowed(stored), other.narrowed(stored), places))

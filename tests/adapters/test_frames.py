@@ -625,10 +625,10 @@ def test_a_zone_does_not_mix_with_another_or_with_none(tmp_path: Path) -> None:
         one, other = (refs[zone] for zone in pair)
         with pytest.raises(CacheLayerError, match=r"\['time'\]"):
             concat([one, other])
-        changes: Any = storage.diff(f"{one.reference}@{other.reference}").rows
+        changes: Any = storage.diff(one.reference, other.reference).rows
         assert (changes.same, changes.changed.count) == (1, 2)
         with pytest.raises(CacheLayerError, match="convert one"):
-            storage.diff(f"{one.reference}@{other.reference}", key="time")
+            storage.diff(one.reference, other.reference, key="time")
         columns = tables[pair[1]].rename_columns(["other", "time"])
         with pytest.raises(CacheLayerError, match="convert one"):
             storage.add_columns(one.reference, new="joined", columns=columns, on="time")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
+import multiprocessing
+import os
 import pickle
 import random
 import re
@@ -465,6 +468,38 @@ def test_elements_have_no_workers_and_batches_may_have_spawned_ones(ref: Any) ->
         loader(ref.stream(), num_workers=1)
     stream = ref.stream(16, shuffle=True, seed=4)
     assert labels(loader(stream, num_workers=1, multiprocessing_context="spawn")) == labels(stream)
+
+
+def with_process(element: dict[str, Any]) -> dict[str, Any]:
+    return {"label": element["label"], "process": os.getpid()}
+
+
+def test_workers_stay_from_epoch_to_epoch_whatever_was_left_early_or_restored(ref: Any) -> None:
+    stream = ref.stream(16, shuffle=True, seed=4, remainder="wrap").map(with_process)
+    loaders = [loader(stream, num_workers=2), loader(stream)]
+    processes = set[int]()
+
+    def both(count: int | None = None) -> None:
+        for batch, expected in itertools.islice(zip(*loaders, strict=True), count):
+            assert batch["label"].tolist() == expected["label"].tolist()
+            processes.update(batch["process"].tolist())
+
+    both()
+    both(3)
+    both()
+    state = loaders[0].state_dict()
+    both(2)
+    for each in loaders:
+        each.load_state_dict(state)
+    both()
+    for each in loaders:
+        each.set_epoch(7)
+    both()
+    assert len(processes) == 2
+    del each
+    loaders.clear()
+    gc.collect()
+    assert not processes & {child.pid for child in multiprocessing.active_children()}
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import grain
 import numpy as np
@@ -32,9 +31,3 @@ def test_stock_readers_read_plain_bytes_as_they_are_and_typed_records_as_the_cod
         for stock in (ArrayRecordDataSource, grain.sources.ArrayRecordDataSource):
             with stock(shards) as source:
                 assert list(source.__getitems__(list(range(len(source))))) == expected
-
-
-def test_a_ref_is_a_grain_source(tmp_path: Path) -> None:
-    ref: Any = cachelayer.Storage(tmp_path).submit(ROWS, "d@v1")
-    labels = [int(row["label"]) for row in grain.MapDataset.source(ref).shuffle(seed=3)]
-    assert sorted(labels) == list(range(len(ROWS)))

@@ -59,8 +59,7 @@ LONG_VALUES: dict[str, Callable[[int], Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", LONG_VALUES)
-@pytest.mark.parametrize("form", ["generator", "sequence"])
+@pytest.mark.parametrize(("form", "kind"), [*(("generator", kind) for kind in LONG_VALUES), ("sequence", "array")])
 def test_of_a_long_record_few_copies_are_in_memory(tmp_path: Path, kind: str, form: str) -> None:
     class Sequence:
         def __len__(self) -> int:

@@ -62,6 +62,10 @@ def proxied(request: pytest.FixtureRequest) -> Iterator[tuple[Server, FaultProxy
         yield server, proxy
 
 
+# What a store does with conditions and faults is its own; what is below does not depend on that.
+on_gcs = pytest.mark.parametrize("proxied", ["gcs"], indirect=True)
+
+
 @pytest.fixture
 def bucket(proxied: tuple[Server, FaultProxy], monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
     monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", "1.5")
@@ -186,6 +190,7 @@ def test_an_entry_that_arrives_late_publishes_a_whole_version_once(tmp_path: Pat
     assert_only_versions_are_left(Storage(tmp_path), "d")
 
 
+@on_gcs
 def test_readers_never_list_and_ask_little(bucket: Bucket, tmp_path: Path) -> None:
     submit(bucket.open())
     bucket.proxy.forget()
@@ -196,6 +201,7 @@ def test_readers_never_list_and_ask_little(bucket: Bucket, tmp_path: Path) -> No
     assert not [path for path in asked if "list-type" in path or "prefix=" in path or "delimiter" in path]
 
 
+@on_gcs
 def test_what_was_built_is_read_from_the_local_copies(bucket: Bucket, tmp_path: Path) -> None:
     built = submit(bucket.open(tmp_path))
     bucket.proxy.forget()
@@ -204,6 +210,7 @@ def test_what_was_built_is_read_from_the_local_copies(bucket: Bucket, tmp_path: 
     assert not [exchange for exchange in bucket.proxy.exchanges() if "array_record" in exchange.path]
 
 
+@on_gcs
 def test_copies_of_what_is_built_stay_within_the_limit(bucket: Bucket, tmp_path: Path) -> None:
     limit = 5 * SHARD_BYTES // 2
     ref = submit(bucket.open(tmp_path, limit))
@@ -212,6 +219,7 @@ def test_copies_of_what_is_built_stay_within_the_limit(bucket: Bucket, tmp_path:
     assert ref.read(range(RECORDS))["number"].tolist() == list(range(RECORDS))
 
 
+@on_gcs
 def test_a_folder_for_copies_that_cannot_be_used_is_a_warning(bucket: Bucket, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     storage = bucket.open(tmp_path / "file" / "folder")
@@ -231,6 +239,7 @@ REFUSALS: dict[str, Callable[[FaultProxy], object]] = {
 }
 
 
+@on_gcs
 @pytest.mark.parametrize("case", REFUSALS)
 def test_a_refusal_is_an_error_before_anything_is_built(bucket: Bucket, case: str) -> None:
     REFUSALS[case](bucket.proxy)

@@ -54,9 +54,8 @@ CALLS = {
 @pytest.mark.parametrize(
     ("call", "folder"),
     [
-        *((call, "one") for call in CALLS if call != "ray"),
+        *((call, "one") for call in ("parts", "hosts", "columns", "append")),
         ("a sequence", "new"),
-        ("parts", "new"),
         pytest.param("ray", "new", marks=[pytest.mark.soak, pytest.mark.needs("ray")]),
     ],
 )

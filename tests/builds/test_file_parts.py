@@ -94,8 +94,7 @@ def test_processes_and_hosts_build_the_version_of_one_process(kind: str, tmp_pat
         assert Storage(tmp_path / "workers").cache(read(paths), "d@v1", workers=2).digest == alone.digest
     with ThreadPoolExecutor(2) as hosts:
         refs = [
-            hosts.submit(Storage(tmp_path / "hosts").cache, f"{read(paths)}@d", "v1", hosts=(host, 2))
-            for host in (0, 1)
+            hosts.submit(Storage(tmp_path / "hosts").cache, read(paths), "d@v1", hosts=(host, 2)) for host in (0, 1)
         ]
         assert {ref.result().digest for ref in refs} == {alone.digest}
 
@@ -142,7 +141,8 @@ def test_a_row_that_does_not_fit_is_named_by_its_file(kind: str, storage: Storag
     spec: Any = None if kind == "tar" else {"n": "int64"}
     place = {"csv": "row 5", "jsonl": "line 6", "tar": "sample '5'"}[kind]
     paths = written(kind, tmp_path / "one", {ROWS + 5: '"x"'})
-    for number, options in enumerate(({}, {"workers": 2}, {"max_records": 3 * ROWS})):
+    ways: list[dict[str, Any]] = [{}, {"max_records": 3 * ROWS}, *([{"workers": 2}] if kind == "csv" else [])]
+    for number, options in enumerate(ways):
         with pytest.raises(ElementError, match=rf"1\.{kind}, {place}, record"):
             storage.submit(read(paths), f"d{number}@v1", element_spec=spec, **options)
     paths = written(kind, tmp_path / "two", {ROWS + 5: '"x"', 2 * ROWS + 7: '"y"'})

@@ -327,8 +327,10 @@ WHOLE: dict[str, Callable[[Scaled], Any]] = {
 }
 
 
-@pytest.mark.parametrize("way", DIVIDED)
-@pytest.mark.parametrize("change", ["attribute", "nested", "list", "array"])
+@pytest.mark.parametrize(
+    ("change", "way"),
+    [*(("attribute", way) for way in DIVIDED), *((change, "sequence") for change in ("nested", "list", "array"))],
+)
 def test_a_build_goes_on_only_after_one_of_the_same_values(
     storage: Storage, way: str, change: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

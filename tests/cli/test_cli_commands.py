@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from commands import document, invoke, refused
+from commands import RUNNER, document, invoke, refused
 
 import cachelayer
 from cachelayer.cli import this_machine
+from cachelayer.cli.app import app
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.local_cache import CacheFolder
+from cachelayer.support import counting
 from cachelayer.support.host import process_name
 
 SHARD_BYTES = 35_000
@@ -90,10 +93,56 @@ def test_a_long_url_stands_whole_on_one_line(tmp_path: Path, monkeypatch: pytest
     other.submit([1], "d@v1")
     other.copy("d@v1", tmp_path / "copied")
     monkeypatch.setenv("COLUMNS", "40")
-    first, rule, row, *_ = invoke("local", "--local-cache", tmp_path / "copies").stdout.splitlines()
+    first, rule, row, *_ = invoke("copies", "--local-cache", tmp_path / "copies").stdout.splitlines()
     assert row.endswith(f"   {url}")
     assert (first.index("url"), set(rule)) == (row.index(url), {"\N{BOX DRAWINGS LIGHT HORIZONTAL}"})
     assert other.fetch("d@v1").reference in invoke("log", tmp_path / "copied/d").stdout
+
+
+def test_tables_fit_the_terminal_and_lose_no_letter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, version, tag = "dataset-" * 9, "version-" * 7, "a-tag-" * 6
+    storage = cachelayer.Storage(tmp_path)
+    storage.submit([1], f"{name}@{version}")
+    storage.tag(f"{name}@{version}", tag)
+    for columns in (62, 80):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        for place, column in ((storage.url, name), (f"{storage.url}/{name}", version)):
+            _, *lines = invoke("ls", place).stdout.splitlines()
+            assert max(map(len, lines)) <= columns
+            firsts = [
+                line.split(" ")[0] for line in lines[lines.index(max(lines, key=lambda line: line.count("─"))) + 1 :]
+            ]
+            assert "".join(firsts) == column
+
+
+def test_ls_says_what_it_lists(storage: cachelayer.Storage) -> None:
+    assert f"{storage.url} is a storage of 2 datasets" in invoke("ls", storage.url).stdout
+    assert f"d is a dataset of 2 versions in {storage.url}" in invoke("ls", f"{storage.url}/d").stdout
+
+
+def test_each_dataset_is_read_once_for_a_list() -> None:
+    url = f"memory://{uuid.uuid4().hex}"
+    storage = cachelayer.Storage(url, local_cache_bytes=0)
+    for number in range(20):
+        storage.submit([number], f"d{number}@v1", progress=False)
+    for act in (storage.datasets, lambda: invoke("ls", url)):
+        before = counting.counters()["requests"]
+        act()
+        # The list of datasets; of each, the pointer to its newest entry, the entry, and whether there is a newer one.
+        assert counting.counters()["requests"] - before <= 3 * 20 + 10
+
+
+def test_quiet_commands_print_problems_alone(storage: cachelayer.Storage) -> None:
+    named = f"{storage.url}/d@v1"
+    assert invoke("verify", named, "--quiet").output == ""
+    assert document("verify", named, "-q")["ok"] is True
+    assert "v9" in refused("verify", f"{storage.url}/d@v9", "-q")
+
+
+@pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb"), ("TERM", "xterm")])
+def test_bold_text_is_for_terminals_that_have_it(storage: cachelayer.Storage, name: str, value: str) -> None:
+    shown = RUNNER.invoke(app, ["ls", storage.url], color=True, env={"NO_COLOR": None, "TERM": None, name: value})
+    assert ("\x1b[1m" in shown.stdout) is (value == "xterm")
 
 
 def test_erase_takes_a_condition(storage: cachelayer.Storage) -> None:
@@ -164,10 +213,10 @@ def test_rm_deletes_what_is_named(storage: cachelayer.Storage) -> None:
     assert "has the tag 'best'" in refused("rm", f"{storage.url}/d@v2", "--yes")
     refused("rm", f"{storage.url}/d@best", "--yes", "--force")
     assert document("rm", f"{storage.url}/d@v1", "--yes") == {"deleted": "d@v1"}
-    assert document("rm", f"{storage.url}/d@v1", "--yes", "--grace", "0") == {"deleted": "d@v1"}
-    refused("rm", f"{storage.url}/d@v1", "--yes", "--grace", "0")
-    said = invoke("rm", f"{storage.url}/d@v2", "--yes", "--force", "--grace", "2h").stdout
-    assert "gc frees its files in 2 h" in said
+    assert document("rm", f"{storage.url}/d@v1", "--yes", "--now") == {"deleted": "d@v1"}
+    refused("rm", f"{storage.url}/d@v1", "--yes", "--now")
+    said = invoke("rm", f"{storage.url}/d@v2", "--yes", "--force").stdout
+    assert "gc frees its files in 24 h" in said
     assert (storage.versions("d"), storage.tags("d")) == ({}, {})
 
 
@@ -205,14 +254,14 @@ def test_repair_fetches_what_is_damaged_from_elsewhere(storage: cachelayer.Stora
 
 def test_local_copies_are_listed_and_cleared(tmp_path: Path) -> None:
     folder = tmp_path / "copies"
-    assert document("local", "--local-cache", folder)["nbytes"] == 0
+    assert document("copies", "--local-cache", folder)["nbytes"] == 0
     used = CacheFolder(folder).group("gs://bucket/caches/d")
     used.make("shard", 2000, lambda path: path.write_bytes(bytes(2000)) and None)
-    listed = invoke("local", "--local-cache", folder).stdout
+    listed = invoke("copies", "--local-cache", folder).stdout
     assert all(text in listed for text in ("gs://bucket/caches/d\n", "2.0 kB"))
-    assert "2.0 kB left in use" in invoke("local", "--clear", "--local-cache", folder).stdout
+    assert "2.0 kB left in use" in invoke("copies", "--clear", "--local-cache", folder).stdout
     del used
-    assert document("local", "--clear", "--local-cache", folder)["groups"] == []
+    assert document("copies", "--clear", "--local-cache", folder)["groups"] == []
     assert not list(folder.glob("*/shard"))
 
 

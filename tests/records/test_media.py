@@ -82,13 +82,6 @@ def test_deep_pixels_are_kept_or_refused_never_cut_off(storage: cachelayer.Stora
             storage.submit([file], "d@v2", element_spec=ImageSpec())
 
 
-def test_images_are_turned_as_the_camera_was_held(storage: cachelayer.Storage) -> None:
-    exif = Image.Exif()
-    exif[274] = 6
-    ref = storage.submit([png(PIXELS[0], exif=exif)], "d@v1", element_spec=ImageSpec())
-    np.testing.assert_array_equal(ref[0], np.rot90(PIXELS[0], -1))
-
-
 def test_images_that_are_none_stay_none_and_what_is_no_bytes_is_refused(storage: cachelayer.Storage) -> None:
     rows: list[Any] = [{"image": png(PIXELS[0])}, {"image": None}]
     ref = storage.submit(rows, "d@v1", element_spec={"image": ImageSpec()})

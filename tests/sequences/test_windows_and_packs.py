@@ -246,6 +246,21 @@ def test_records_that_are_one_leaf_have_windows_too(tmp_path: Any) -> None:
     assert blobs.packed("", 8).read([0])["values"].tobytes() == b"abcdefg\0"
 
 
+def test_padding_is_zero_in_memory_that_an_earlier_batch_has_used(tmp_path: Any) -> None:
+    """Of 2 MiB a batch: such memory is used again, as it is."""
+    documents = [{"tokens": np.full(700 + number % 50, 1, np.int32)} for number in range(1200)]
+    spec = {"tokens": ArraySpec("int32", (None,))}
+    ref: Any = Storage(tmp_path).submit(documents, "d", "v1", element_spec=spec)
+    for view in (ref.packed("tokens", 1024), ref.windows("tokens", 1024, remainder="pad", separator=5)):
+        for numbers in (np.arange(512), np.arange(512), np.arange(len(view) - 512, len(view))):
+            values = view.read(numbers)["tokens"]
+            pieces = view.sources(int(numbers[-1]))
+            assert values[-1].sum() == sum(piece.end - piece.begin for piece in pieces) + 5 * (values[-1] == 5).sum()
+            assert np.isin(values, (0, 1, 5)).all()
+            values.fill(77)
+            del values
+
+
 def test_digests_are_as_specified(refs: Any) -> None:
     ref = refs["many"][0][5:]
 

@@ -41,11 +41,14 @@ def tripled(batch: dict[str, Any]) -> dict[str, Any]:
     return {"triple": batch["x"] * 3}
 
 
-@pytest.fixture(params=["disk", "far"])
+@pytest.fixture
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
-    if request.param == "disk":
+    if getattr(request, "param", "disk") == "disk":
         return Storage(tmp_path / "storage")
     return Storage(f"memory://{uuid.uuid4().hex}", local_cache_bytes=0)
+
+
+anywhere = pytest.mark.parametrize("storage", ["disk", "far"], indirect=True)
 
 
 @pytest.fixture
@@ -76,6 +79,7 @@ def wide(storage: Storage, ref: Any) -> cachelayer.DataRef[Any]:
     return storage.add_columns("d@v2", new="v3", columns=named, progress=False)
 
 
+@anywhere
 def test_columns_are_read_with_the_others(storage: Storage, wide: Any) -> None:
     numbers = [3, 299, 0, 3]
     assert [plain(element) for element in wide.__getitems__(numbers)] == [expected(n) for n in numbers]
@@ -94,6 +98,7 @@ def test_no_shard_is_copied_and_fixed_columns_are_one_array(local: Storage) -> N
     assert np.load(file, mmap_mode="r")["score"].tolist() == [n / 4 for n in range(RECORDS)]
 
 
+@anywhere
 @pytest.mark.parametrize("shuffle", [True, "blocks"])
 def test_a_run_goes_on_with_new_columns_batch_for_batch(ref: Any, wide: Any, shuffle: Any, recwarn: Any) -> None:
     options: dict[str, Any] = {"shuffle": shuffle, "seed": 3, "num_epochs": 2}
@@ -371,6 +376,7 @@ def test_another_number_of_rows_and_a_failing_function_are_refused(storage: Stor
     assert list(storage.versions("d")) == ["v1"]
 
 
+@anywhere
 def test_records_are_appended_with_their_columns_or_filled(storage: Storage, wide: Any) -> None:
     more = [expected(n) for n in (5, 9)]
     longer = storage.append("d@v3", new="v4", source=more, progress=False)
@@ -413,6 +419,7 @@ def test_records_appended_to_none_have_the_columns(storage: Storage) -> None:
     assert plain(storage.append("e@v2", new="v3", source=[{"x": 1}], fill={"y": 2})[0]) == {"x": 1, "y": 2}
 
 
+@anywhere
 def test_other_versions_know_the_columns(storage: Storage, wide: Any, tmp_path: Path) -> None:
     few = storage.derive("d@v3", new="few", keep=[7, 2, 7])
     assert [plain(element) for element in few] == [expected(n) for n in (7, 2, 7)]
@@ -427,6 +434,7 @@ def test_other_versions_know_the_columns(storage: Storage, wide: Any, tmp_path: 
         storage.add_columns("d@few", new="more", columns={"y": np.zeros(3)})
 
 
+@anywhere
 def test_erased_records_lose_their_columns(storage: Storage, wide: Any) -> None:
     storage.erase("d@v3", records=[299], reason="asked", grace=0, progress=False)
     storage.gc(grace=0, progress=False)

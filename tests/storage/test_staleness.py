@@ -496,6 +496,18 @@ def test_how_files_are_read_is_compared(storage: Storage, tmp_path: Path) -> Non
             storage.cache(other(), f"d@v{number}", on_change="error")
 
 
+def test_files_that_were_touched_are_the_same_and_files_that_changed_are_not(storage: Storage, tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / f"{number}.csv").write_text(f"x\n{number}\n")
+    storage.cache(str(tmp_path / "*.csv"), "d@v1")
+    for number in range(3):
+        os.utime(tmp_path / f"{number}.csv", (1e9 + number, 1e9 + number))
+    storage.cache(str(tmp_path / "*.csv"), "d@v1", on_change="error")
+    (tmp_path / "1.csv").write_text("x\n7\n")
+    with pytest.raises(StaleVersionError, match="files_modified"):
+        storage.cache(str(tmp_path / "*.csv"), "d@v1", on_change="error")
+
+
 def test_an_argument_that_becomes_an_object_is_another(storage: Storage) -> None:
     storage.cache(functools.partial(rows, value=None), "d@v1")
     with pytest.raises(StaleVersionError, match="argument value changed"):

@@ -100,6 +100,53 @@ def test_two_functions_of_a_stream_draw_different_numbers() -> None:
     assert behind[7]["normal"] == numbers(20).stream(seed=1).map(drawn, rng=True)[7]["normal"]
 
 
+def mixed(batch: Any, generator: np.random.Generator) -> Any:
+    """MixUp of all rows."""
+    partners = generator.permutation(len(batch["record"]))
+    share = generator.random()
+    inputs = share * batch["record"] + (1 - share) * batch["record"][partners]
+    return {"inputs": inputs, "pairs": (batch["record"], [int(partner) for partner in partners])}
+
+
+@pytest.mark.filterwarnings("ignore:.* shards share .*:cachelayer.CacheLayerWarning")
+@given(SHARDED, st.sampled_from([0, 2]))
+@settings(deadline=None, max_examples=examples(60))
+def test_what_is_made_of_global_batches_does_not_depend_on_the_shards(sharded: tuple[int, Case], prefetch: int) -> None:
+    shards, case = sharded
+
+    def stream(shard: tuple[int, int]) -> Any:
+        options = {**case.arguments(), "seed": case.seed or 0}
+        plain = numbers(case.n).stream(case.batch, shard=shard, prefetch=prefetch, **options).map(drawn, rng=True)
+        return plain.map_batches(mixed, rng=True, on="global").map_batches(lambda batch: {**batch, "local": 1})
+
+    whole = stream((0, 1))
+    hosts = [iter(stream((shard, shards))) for shard in range(shards)]
+    for batch in whole:
+        parts = [next(host) for host in hosts]
+        if case.remainder == "pad":
+            assert [bool(each) for _, mask in parts for each in mask] == batch[1].tolist()
+            batch, parts = batch[0], [part for part, _ in parts]
+        assert [row for part in parts for row in part["inputs"].tolist()] == batch["inputs"].tolist()
+        assert [row for part in parts for row in part["pairs"][0].tolist()] == batch["pairs"][0].tolist()
+        assert [row for part in parts for row in part["pairs"][1]] == batch["pairs"][1]
+
+
+def test_batches_draw_their_own_numbers_which_are_these_for_ever() -> None:
+    def draw(batch: Any, generator: Any) -> int:
+        return int(generator.integers(1 << 32))
+
+    stream = numbers(16).stream(8, shuffle=True, seed=42, num_epochs=2)
+    drawn_by_steps = [list(each.map_batches(draw, rng=True)) for each in (stream, stream.map(drawn, rng=True))]
+    philox = np.random.Philox(key=np.array([42, 8], np.uint64), counter=[0, 0, 0, 0])
+    assert drawn_by_steps[0][1] == np.random.Generator(philox).integers(1 << 32)
+    # Behind a function of elements that draws, it is function 1; and each shard has the numbers of its first row.
+    philox = np.random.Philox(key=np.array([42, 8], np.uint64), counter=[0, 0, 0, 1])
+    assert drawn_by_steps[1][1] == np.random.Generator(philox).integers(1 << 32)
+    of_shard = numbers(16).stream(8, shuffle=True, seed=42, shard=(1, 2)).map_batches(draw, rng=True)
+    philox = np.random.Philox(key=np.array([42, 4], np.uint64), counter=[0, 0, 0, 0])
+    assert of_shard[0] == np.random.Generator(philox).integers(1 << 32)
+
+
 def test_functions_are_called_in_order_and_batches_come_last() -> None:
     stream = numbers(8).stream(4).map(lambda n: n + 1).map(lambda n: {"x": n * 10}).map_batches(lambda b: b["x"].sum())
     assert list(stream) == [100, 260]
@@ -332,6 +379,12 @@ def test_the_threads_of_an_iterator_call_the_function_to_its_end_and_end_with_it
         (lambda s: s(4).map(str, rng="torch"), InvalidArgumentError, "seed="),
         (lambda s: s(4).map(str, element_spec=5), InvalidArgumentError, "element_spec"),
         (lambda s: s(4).map(str, element_spec={"v": "no dtype"}), InvalidArgumentError, "element_spec"),
+        (lambda s: s(4).map_batches(mixed, rng=True), InvalidArgumentError, r"map_batches\(rng=True\) needs a seed"),
+        (lambda s: s(4, seed=1).map_batches(mixed, rng="no"), InvalidTypeError, "'no'"),
+        (lambda s: s(4).map_batches(len, on="all"), InvalidArgumentError, "'all'"),
+        (lambda s: s(4).map_batches(len).map_batches(len, on="global"), InvalidArgumentError, "before .* local"),
+        (lambda s: s(4).map_batches(lambda b: b[:3], on="global")[0], ElementError, "4 rows .* of 3 rows"),
+        (lambda s: s(4).map_batches(lambda b: {"a": b, "b": (b, 1)}, on="global")[0], ElementError, "b/1"),
         (lambda s: s()._reader.of_rows(np.arange), InvalidArgumentError, "global_batch_size"),
         (lambda s: s(4, shard=(0, 2))._reader.of_rows(np.arange), InvalidArgumentError, "global_batch_size"),
     ],

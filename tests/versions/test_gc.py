@@ -577,7 +577,7 @@ def test_a_full_disk_is_freed(small_disk: Path, way: str, tags: int) -> None:
         with pytest.raises(cachelayer.StorageError, match="no space"):
             storage.tag("d@v2", "best")
         if way == "rm":
-            invoke("rm", f"{small_disk}/d@{version}", "--yes", "--grace", "0")
+            invoke("rm", f"{small_disk}/d@{version}", "--yes", "--now")
         elif version == "v0":
             invoke("gc", small_disk)
         assert free(small_disk) > 300_000 or version == "v1"
@@ -601,8 +601,8 @@ def test_a_dataset_that_is_not_collected_is_a_finding(storage: Storage, tmp_path
     assert "nothing of 'z' is collected" in invoke("gc", tmp_path, "--grace", "0", code=1).stderr
     # A deletion that should free space at once, and cannot.
     storage.submit([2], "d@v2")
-    assert document("rm", f"{tmp_path}/d@v2", "--yes", "--grace", "0", code=1) == {"deleted": "d@v2"}
-    invoke("rm", f"{tmp_path}/d@v1", "--yes", "--grace", "0")
+    assert document("rm", f"{tmp_path}/d@v2", "--yes", "--now", code=1) == {"deleted": "d@v2"}
+    invoke("rm", f"{tmp_path}/d@v1", "--yes", "--now")
     shutil.rmtree(tmp_path / "z")
     storage.gc(grace=0)
     assert stored_files(storage) == set()

@@ -121,7 +121,7 @@ class BlockFeed:
 
     def __init__(self, reader: StepReader, workers: int = 1, at_once: int = 1) -> None:
         self._records = reader.records
-        self._schedule = reader.schedule
+        self._schedule = reader.reading
         self._record_nbytes = max(1, reader.records.info.record_nbytes)
         self._steps_at_once = at_once if reader.schedule.batched else _ELEMENTS_AT_ONCE
         self._workers = workers

@@ -21,7 +21,6 @@ from itertools import accumulate
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cachelayer.errors import InvalidArgumentError, RecordIndexError
 from cachelayer.protocols import Held
@@ -54,8 +53,6 @@ class ChunkPlan:
     """The first row of each step, then the number of all rows."""
     sizes: Sequence[int]
     """The number of records of each step, over all shards."""
-    masks: Sequence[NDArray[np.bool_]]
-    """For each step, which of its rows are records of it, and do not fill it up; empty if no step is filled up."""
 
     def blocks(self) -> tuple[Indices, Indices, Indices]:
         """Return the first record, the end and the last position of each row's block, in an order in blocks."""
@@ -75,7 +72,6 @@ def plan_of(schedule: Schedule, steps: StepRange) -> ChunkPlan:
     batch = schedule.global_batch
     whole, rest = divmod(sum(stretch.end - stretch.begin for stretch in stretches), batch)
     sizes = [batch] * whole + [rest] * (rest > 0)
-    masks = [schedule.rows_of(size) < size for size in sizes] if schedule.pads else []
     is_filled = schedule.pads and rest > 0
     is_one_stretch = len(stretches) == 1
     is_arranged = is_one_stretch and _arranges(schedule)
@@ -84,7 +80,7 @@ def plan_of(schedule: Schedule, steps: StepRange) -> ChunkPlan:
         splits: Sequence[int] = range(0, whole * batch + 1, batch)
         splits = [*splits, whole * batch + rest] if rest else splits
         positions = np.arange(steps.begin, steps.end)
-        return ChunkPlan(steps, stretches, positions, stretches[0].all_numbers(), splits, sizes, masks)
+        return ChunkPlan(steps, stretches, positions, stretches[0].all_numbers(), splits, sizes)
     parts = [_records_of_rows(schedule, stretches, 0, whole, batch)] if whole else []
     if rest:
         parts.append(_records_of_rows(schedule, stretches, whole * batch, 1, rest))
@@ -99,7 +95,7 @@ def plan_of(schedule: Schedule, steps: StepRange) -> ChunkPlan:
     numbers = np.empty_like(positions)
     for rows, stretch in _by_stretch(stretches, positions):
         numbers[rows] = stretch.numbers(positions[rows])
-    return ChunkPlan(steps, stretches, positions, numbers, [*accumulate(widths)], sizes, masks)
+    return ChunkPlan(steps, stretches, positions, numbers, [*accumulate(widths)], sizes)
 
 
 def _arranges(schedule: Schedule) -> bool:

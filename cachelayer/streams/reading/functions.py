@@ -1,4 +1,4 @@
-"""A user's function of one element: how it is called, in how many threads, and with which random numbers."""
+"""The user's functions of elements and batches: how they are called, in which threads, with which random numbers."""
 
 from __future__ import annotations
 
@@ -128,6 +128,59 @@ class ElementMap:
         if self.max_failures is not None:
             # A failure keeps no traceback.
             error.add_note(f"raised at {_line(error)}")
+
+
+@dataclass(frozen=True)
+class BatchMap:
+    """A user's function of one batch."""
+
+    fn: Callable[..., Any]
+    """The function; with ``generators`` its second argument is one of them."""
+    generators: Callable[[Indices, int], Iterator[Any]] | None = None
+    """As for an :class:`ElementMap`; the position is that of the first row of the batch."""
+    is_global: bool = False
+    """True if it is called with the rows of all shards, of which each shard then takes its own."""
+
+    def call(self, batch: Any, position: int) -> Any:
+        """Call the function for a batch whose first row has a position."""
+        drawn = () if self.generators is None else (next(self.generators(np.array([position]), 0)),)
+        changed = self.fn(batch, *drawn)
+        if changed is None and batch is not None:
+            raise returned_none("map_batches()", f"of the batch at position {position}", None)
+        return changed
+
+
+def rows_of_batch(batch: Any, rows: Indices, count: int, path: str = "") -> Any:
+    """Return some rows of what a function made of a global batch.
+
+    Args:
+        batch: arrays, lists or other sequences of rows, also in dicts and tuples.
+        rows: the rows.
+        count: the number of rows that the batch must have.
+        path: where the batch is in what the function returned.
+
+    Raises:
+        ElementError: if a part of it has another number of rows.
+    """
+    if isinstance(batch, dict):
+        return {key: rows_of_batch(part, rows, count, f"{path}/{key}".lstrip("/")) for key, part in batch.items()}
+    if isinstance(batch, tuple):
+        parts = [rows_of_batch(part, rows, count, f"{path}/{n}".lstrip("/")) for n, part in enumerate(batch)]
+        return type(batch)(*parts) if hasattr(batch, "_fields") else tuple(parts)
+    got, _ = attempt(len, batch)
+    if got != count:
+        raise ElementError(
+            f"{count} rows of the global batch from a function passed to map_batches(on='global')",
+            f"a {type(batch).__name__} " + ("without rows" if got is None else f"of {got} rows"),
+            path=path,
+            hint="Return arrays of all rows, in dicts or tuples: each shard takes its own.",
+        )
+    begin = int(rows[0]) if len(rows) else 0
+    if (rows != np.arange(begin, begin + len(rows))).any():
+        return [batch[row] for row in rows.tolist()] if isinstance(batch, list) else batch[rows]
+    end = begin + len(rows)
+    # A Ragged is cut by a method of its own.
+    return batch.rows(begin, end) if hasattr(batch, "row_splits") else batch[begin:end]
 
 
 def _misfit(error: Exception, record: int, position: int) -> Exception:

@@ -40,7 +40,7 @@ from cachelayer.support.locks import cached_property
 if TYPE_CHECKING:
     from cachelayer.streams.reading.chunk_plan import HeldOf
     from cachelayer.streams.reading.elements import Elements
-    from cachelayer.streams.reading.functions import ElementMap
+    from cachelayer.streams.reading.functions import BatchMap, ElementMap
 
 
 @dataclass(eq=False)
@@ -65,8 +65,8 @@ class StepReader:
     """Which records to read, and in which order."""
     maps: tuple[ElementMap, ...] = ()
     """Functions of elements, in the order in which they are called."""
-    batch_maps: tuple[Callable[[Any], Any], ...] = ()
-    """Functions of batches, in the order in which they are called."""
+    batch_maps: tuple[BatchMap, ...] = ()
+    """Functions of batches, in the order in which they are called: first those of global batches."""
     learned: Learned = field(default_factory=Learned, compare=False, repr=False)
     convert: Callable[[Any, int], Any] | None = None
     """Given an item and the number of rows of its global batch (1 for an element), returns what to hand out; None to
@@ -75,7 +75,20 @@ class StepReader:
     @property
     def rows_per_step(self) -> int:
         """The number of rows that are read of a whole step."""
-        return len(self.schedule.rows_of(self.schedule.global_batch))
+        return len(self.reading.rows_of(self.schedule.global_batch))
+
+    @cached_property
+    def reading(self) -> Schedule:
+        """The schedule of what is read: for functions of global batches, the rows of all shards."""
+        if not any(each.is_global for each in self.batch_maps):
+            return self.schedule
+        return replace(self.schedule, shard_index=0, shard_count=1, rows=None)
+
+    @property
+    def drawing(self) -> int:
+        """The number of functions that take random numbers."""
+        functions: tuple[ElementMap | BatchMap, ...] = (*self.maps, *self.batch_maps)
+        return sum(function.generators is not None for function in functions)
 
     @property
     def max_failures(self) -> int | None:
@@ -101,18 +114,20 @@ class StepReader:
     def facts(self) -> dict[str, Any]:
         """What decides the items, but for the user's functions, as JSON values: the records, their order, the steps."""
         digest, spec = identity_of_records(self.records)
+        batch_maps = [[each.generators is not None, each.is_global] for each in self.batch_maps]
         return {
             "records": digest,
             "elements": spec,
             "stream": str(self.schedule),
             **self.schedule.order.past(MOST_POSITIONS),
             "maps": [[each.generators is not None, each.max_failures] for each in self.maps],
+            **({"batch_maps": batch_maps} if any(map(any, batch_maps)) else {}),
         }
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
         """The user's functions through which items go, in their order."""
-        return (*(each.fn for each in self.maps), *self.batch_maps)
+        return (*(each.fn for each in self.maps), *(each.fn for each in self.batch_maps))
 
     def __identity__(self) -> Any:
         return self.facts, self.functions
@@ -176,7 +191,7 @@ class StepReader:
 
         So many ``workers`` take turns at the steps.
         """
-        schedule = self.schedule
+        schedule = self.reading
         is_part = self.rows_per_step < schedule.global_batch
         if schedule.order.in_blocks or is_part or not takes_requests(self.records):
             return read_in_place
@@ -206,7 +221,7 @@ class StepReader:
 
     def _append(self, items: list[Any], steps: StepRange, context: ReadContext, held: HeldOf) -> BaseException | None:
         """Append the items of some steps to a list; an error is raised or returned in place of the step after them."""
-        plan = plan_of(self.schedule, steps)
+        plan = plan_of(self.reading, steps)
         append = self._append_batches if self.schedule.batched else self._append_elements
         with self._watching():
             return append(items, plan, context, held)
@@ -218,7 +233,7 @@ class StepReader:
         from cachelayer.streams.reading.global_random import warning_of_global_random
 
         self.learned.has_watched = True
-        return warning_of_global_random(draws=any(each.generators is not None for each in self.maps))
+        return warning_of_global_random(draws=self.drawing > 0)
 
     def _append_elements(
         self, items: list[Any], plan: ChunkPlan, context: ReadContext, held: HeldOf
@@ -348,18 +363,21 @@ class StepReader:
 
     def _finish(self, plan: ChunkPlan, number: int, batch: Any, context: ReadContext) -> Any:
         """Return what is handed out for a step: its batch after the functions of batches, with its mask."""
+        size = plan.sizes[number]
+        positions = plan.positions[plan.splits[number] : plan.splits[number + 1]]
+        own_rows = None if self.reading is self.schedule else self.schedule.rows_of(size)
         for function in self.batch_maps:
             context.check()
             context.clock.enter("functions")
-            changed = function(batch)
+            if own_rows is not None and not function.is_global:
+                batch = _rows_of_batch(batch, own_rows, len(positions))
+                positions = positions[own_rows]
+                own_rows = None
+            batch = function.call(batch, positions.item(0) if len(positions) else plan.steps.begins[number])
             context.clock.enter("reading")
-            if changed is None and batch is not None:
-                from cachelayer.streams.reading.functions import returned_none
-
-                begin = plan.steps.begins[number]
-                raise returned_none("map_batches()", f"of the batch at position {begin}", None)
-            batch = changed
-        item = (batch, plan.masks[number]) if self.schedule.pads else batch
+        if own_rows is not None:
+            batch = _rows_of_batch(batch, own_rows, len(positions))
+        item = (batch, self.schedule.rows_of(size) < size) if self.schedule.pads else batch
         if self.convert is None:
             return item
         context.check()
@@ -367,3 +385,9 @@ class StepReader:
         converted = self.convert(item, self.schedule.row_count(plan.sizes[number]))
         context.clock.enter("reading")
         return converted
+
+
+def _rows_of_batch(batch: Any, rows: Indices, count: int) -> Any:
+    from cachelayer.streams.reading.functions import rows_of_batch
+
+    return rows_of_batch(batch, rows, count)
