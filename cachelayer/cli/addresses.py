@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 from cachelayer.cli.options import json_or_text, once
 from cachelayer.errors import DatasetNotFoundError, InvalidArgumentError, NotFoundError
@@ -33,60 +34,63 @@ def open_storage(url: str, option: Pairs = (), **where: Any) -> Storage:
     return storage
 
 
-def open_address(text: str, option: Pairs = (), **where: Any) -> tuple[Storage, str]:
-    """Open the storage in a text such as ``gs://bucket/caches/cifar10@v2``; return it with the text for its methods."""
-    text = text.rstrip("/")
-    url = Reference.parse(text, want="any").url
-    if not url:
-        raise InvalidArgumentError(
-            f"{without_credentials(text)!r} names no dataset: write STORAGE/ID, or STORAGE/ID@VERSION"
-        )
-    return Storage(url, storage_options=storage_options(option), **where), text
+@dataclass(frozen=True)
+class Address:
+    """What a text such as ``gs://bucket/caches/cifar10@v2`` names: a storage, and a dataset or a version in it."""
+
+    storage: Storage
+    text: str
+    """The text, which the methods of the storage take."""
+
+    @classmethod
+    def open(cls, text: str, option: Pairs = (), **where: Any) -> Self:
+        """Open the storage."""
+        text = text.rstrip("/")
+        url = Reference.parse(text, want="any").url
+        if not url:
+            raise InvalidArgumentError(
+                f"{without_credentials(text)!r} names no dataset: write STORAGE/ID, or STORAGE/ID@VERSION"
+            )
+        return cls(Storage(url, storage_options=storage_options(option), **where), text)
+
+    @property
+    def reference(self) -> Reference:
+        return Reference.parse(self.text, want="any")
+
+    def rows(self) -> DataRef[Any]:
+        """Return the version that the text names, or some of its records with all of their fields."""
+        ref: object = self.storage.fetch(self.text)
+        if not isinstance(ref, DataRef):
+            raise InvalidArgumentError(
+                f"{without_credentials(self.text)!r} is a {type(ref).__name__}: name a version, or records of one, by "
+                "a slice, where, select, exclude or split"
+            )
+        return ref
+
+    def versions(self) -> dict[str, VersionInfo]:
+        """Return the versions of the dataset, which may have none."""
+        try:
+            return self.storage.versions(self.reference.dataset_id)
+        except DatasetNotFoundError:
+            return {}
 
 
-def fetch_rows(storage: Storage, text: str) -> DataRef[Any]:
-    """Return the version that a text names, or some of its records with all of their fields."""
-    ref: object = storage.fetch(text)
-    if not isinstance(ref, DataRef):
-        raise InvalidArgumentError(
-            f"{without_credentials(text)!r} is a {type(ref).__name__}: name a version, or records of one, by a slice, "
-            "where, select, exclude or split"
-        )
-    return ref
-
-
-def open_place(text: str, option: Pairs, **where: Any) -> tuple[Storage, str | None]:
-    """Open a dataset or a version, as :func:`open_address` does; or a storage, with None for the text."""
+def open_place(text: str, option: Pairs, **where: Any) -> tuple[Storage, Address | None]:
+    """Open a storage, and what the text names in it: a dataset or a version; or None."""
     missing = None
     try:
-        storage, address = open_address(text, option, **where)
-        if Reference.parse(address, want="any").name is None:
+        address = Address.open(text, option, **where)
+        if address.reference.name is None:
             # This raises if there is no such dataset, nor a build of it.
-            storage.builds(Reference.parse(address, want="any").dataset_id)
+            address.storage.builds(address.reference.dataset_id)
     except InvalidArgumentError:
         pass
     except DatasetNotFoundError as error:
         missing = error
     else:
-        return storage, address
+        return address.storage, address
     storage = open_storage(text, option, **where)
     # A bucket has no folders: below the name of a dataset that is not there lies nothing.
     if missing is not None and storage._store.local_path("") is None and not storage._store.names(""):
         raise missing
     return storage, None
-
-
-def only_dataset(text: str) -> str:
-    """Return the id of the dataset that a text names. The text must not name a version."""
-    reference = Reference.parse(text, want="any")
-    if reference.name is not None or reference.calls:
-        raise InvalidArgumentError(f"{without_credentials(text)!r} is a version: name only the dataset, STORAGE/ID")
-    return reference.dataset_id
-
-
-def versions_of(storage: Storage, text: str) -> dict[str, VersionInfo]:
-    """Return the versions of the dataset that a text names, which may have none."""
-    try:
-        return storage.versions(Reference.parse(text, want="any").dataset_id)
-    except DatasetNotFoundError:
-        return {}

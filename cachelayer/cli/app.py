@@ -19,7 +19,9 @@ import click
 
 import cachelayer
 from cachelayer.cli import output
+from cachelayer.cli.addresses import Address
 from cachelayer.cli.exit_codes import ExitCode, code_of
+from cachelayer.cli.options import ADDRESS
 from cachelayer.cli.output import Result
 from cachelayer.errors import CacheLayerError, CacheLayerWarning
 from cachelayer.support.logs import logging_to
@@ -76,13 +78,16 @@ def app(context: click.Context, log_file: Path | None) -> None:
 def command(name: str, panel: str, *examples: str) -> Callable[[Callable[..., Result]], click.Command]:
     """Decorate a function that returns a result: it becomes a command of the application.
 
-    With ``--json``, everything that the function prints goes to stderr, so that stdout holds only the document.
+    Its arguments of the type ``ADDRESS`` come opened. With ``--json``, everything that the function prints goes to
+    stderr, so that stdout holds only the document.
     """
 
     def decorate(function: Callable[..., Result]) -> click.Command:
         @wraps(function)
         def run(*, as_json: bool, quiet: bool, show_traceback: bool, **given: Any) -> None:
             context = click.get_current_context()
+            addresses = [str(param.name) for param in context.command.params if param.type is ADDRESS]
+            reach = {name: given.pop(name) for name in ("option", "local_cache") if addresses and name in given}
             if quiet and "progress" in given:
                 given["progress"] = False
             with warnings.catch_warnings():
@@ -91,7 +96,8 @@ def command(name: str, panel: str, *examples: str) -> Callable[[Callable[..., Re
                 try:
                     # Worker processes put the null device in the place of a stdout that is closed.
                     with redirect_stdout(sys.stderr if as_json else sys.stdout):
-                        result = function(**given)
+                        opened = {name: Address.open(given[name], **reach) for name in addresses}
+                        result = function(**{**given, **opened})
                 except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 - each kind has its code
                     if show_traceback:
                         traceback.print_exc()

@@ -13,15 +13,7 @@ import numpy as np
 
 from cachelayer.adapters import _named_files as named_files
 from cachelayer.cli import options
-from cachelayer.cli.addresses import (
-    Pairs,
-    fetch_rows,
-    only_dataset,
-    open_address,
-    open_storage,
-    storage_options,
-    versions_of,
-)
+from cachelayer.cli.addresses import Address, Pairs, open_storage, storage_options
 from cachelayer.cli.app import command
 from cachelayer.cli.exit_codes import ExitCode
 from cachelayer.cli.functions import arguments_of, load
@@ -37,7 +29,6 @@ from cachelayer.versions import GRACE_SECONDS
 from cachelayer.versions.gc import collect_all
 from cachelayer.versions.log import Log
 from cachelayer.versions.reference import Reference, names_version
-from cachelayer.views.dataref import DataRef
 
 
 @command(
@@ -52,16 +43,15 @@ from cachelayer.views.dataref import DataRef
 @options.arguments
 @options.storage_access
 @options.build_options
-def build(function: str, target: str, arg: Pairs, option: Pairs, local_cache: Any, **submit: Any) -> Result:
+def build(function: str, target: Address, arg: Pairs, **submit: Any) -> Result:
     """Call a function that returns a source, and publish its elements as a version.
 
     A version that exists is not built again: its arguments and code are compared.
     """
     source = load(function)
     arguments = arguments_of(source, arg)
-    storage, name = open_address(target, option, local_cache=local_cache)
-    before = versions_of(storage, name)
-    ref = storage.cacheable(name, **submit)(source)(**arguments)
+    before = target.versions()
+    ref = target.storage.cacheable(target.text, **submit)(source)(**arguments)
     return version_result(ref, "published", before)
 
 
@@ -74,23 +64,22 @@ def build(function: str, target: str, arg: Pairs, option: Pairs, local_cache: An
 @options.build_options
 def import_files(
     files: tuple[str, ...],
-    target: str,
+    target: Address,
     kind: str | None,
     types: tuple[tuple[str, Any], ...],
-    option: Pairs,
-    local_cache: Any,
     metadata: Any,
     **submit: Any,
 ) -> Result:
     """Publish the records of files as a version: TFRecord, Parquet, Arrow, WebDataset, CSV, JSON lines, a folder."""
-    storage, name = open_address(target, option, local_cache=local_cache)
-    before = versions_of(storage, name)
-    _refuse_own_folder(files, storage)
+    before = target.versions()
+    _refuse_own_folder(files, target.storage)
     spec = _spec_of(once("--type", types)) or None
     kind = named_files.format_of(list(files), kind)
     its_own = checked_annotations(None, metadata)["metadata"]
     metadata = {"format": kind, "files": list(map(without_credentials, files)), **its_own}
-    submitted = storage.cacheable(name, element_spec=spec, metadata=metadata, **submit)(named_files.imported)
+    submitted = target.storage.cacheable(target.text, element_spec=spec, metadata=metadata, **submit)(
+        named_files.imported
+    )
     return version_result(submitted(kind=kind, files=list(files)), "published", before)
 
 
@@ -122,21 +111,13 @@ def _spec_of(types: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 @options.storage_access
 @options.add_column_options
 def add_column(
-    whole: str,
-    columns: tuple[str, ...],
-    new: str,
-    on: tuple[str, ...],
-    fill: Pairs,
-    option: Pairs,
-    local_cache: Any,
-    **adding: Any,
+    whole: Address, columns: tuple[str, ...], new: str, on: tuple[str, ...], fill: Pairs, **adding: Any
 ) -> Result:
     """Publish a version with more columns, from a function or from a table. No record is copied."""
-    storage, base = open_address(whole, option, local_cache=local_cache)
     is_function = len(columns) == 1 and ":" in Path(columns[0]).name
     source = load(columns[0]) if is_function else list(columns)
     filled = {name: json_or_text(text) for name, text in once("--fill", fill)} or None
-    ref = storage.add_columns(base, new=new, columns=source, on=on or None, fill=filled, **adding)
+    ref = whole.storage.add_columns(whole.text, new, source, on=on or None, fill=filled, **adding)
     return version_result(ref, "published")
 
 
@@ -154,15 +135,16 @@ def _refuse_own_folder(files: Sequence[str], storage: Storage) -> None:
 @argument("tag", "TAG", "The tag; it moves if it named another version.")
 @flag("delete", "Remove the tag; the version is then not named: STORAGE/ID.")
 @options.client_options
-def tag_version(whole: str, tag: str, delete: bool, option: Pairs) -> Result:
+def tag_version(whole: Address, tag: str, delete: bool) -> Result:
     """Tag a version, or remove a tag."""
-    storage, text = open_address(whole, option)
+    dataset_id = whole.reference.dataset_id
     if delete:
-        storage.untag(f"{only_dataset(text)}@{tag}")
+        # Raises if the text names a version.
+        whole.storage.tags(whole.text)
+        whole.storage.untag(f"{dataset_id}@{tag}")
         return Result({"removed": tag}, [f"tag {tag} is removed"])
-    storage.tag(text, tag)
-    dataset_id = Reference.parse(text, want="any").dataset_id
-    name = storage.tags(dataset_id)[tag]
+    whole.storage.tag(whole.text, tag)
+    name = whole.storage.tags(dataset_id)[tag]
     return Result({"dataset_id": dataset_id, "version": name, "tag": tag}, [f"{dataset_id}@{tag} is {name}"])
 
 
@@ -174,15 +156,16 @@ def tag_version(whole: str, tag: str, delete: bool, option: Pairs) -> Result:
 @options.client_options
 @options.to_client_options
 @options.progress
-def copy(whole: str, to: str, option: Pairs, to_option: Pairs, progress: bool | None) -> Result:
+def copy(whole: Address, to: str, to_option: Pairs, progress: bool | None) -> Result:
     """Copy a version to another storage, with the same shards and digest. Shards that are there are not sent again."""
-    source, text = open_address(whole, option)
-    to = to.rstrip("/")
-    is_storage = not names_version(to)
-    target = Storage(to, storage_options=storage_options(to_option)) if is_storage else open_address(to, to_option)[0]
-    new = None if is_storage else to
-    before = versions_of(target, new or text)
-    return version_result(source.copy(text, to=target, new=new, progress=progress), "copied", before)
+    new = None
+    if names_version(to):
+        target = Address.open(to, to_option)
+        new = target.text
+    else:
+        target = Address(Storage(to.rstrip("/"), storage_options=storage_options(to_option)), whole.text)
+    before = target.versions()
+    return version_result(whole.storage.copy(whole.text, target.storage, new=new, progress=progress), "copied", before)
 
 
 @command(
@@ -197,22 +180,16 @@ def copy(whole: str, to: str, option: Pairs, to_option: Pairs, progress: bool | 
 @options.storage_access
 @options.from_client_options
 @options.progress
-def repair(
-    whole: str,
-    from_: str | None,
-    option: Pairs,
-    from_option: Pairs,
-    local_cache: Any,
-    dry_run: bool,
-    progress: bool | None,
-) -> Result:
+def repair(whole: Address, from_: str | None, from_option: Pairs, dry_run: bool, progress: bool | None) -> Result:
     """Find what is missing or damaged of a version, and put it again from another storage.
 
     Nothing is put that is not what was published.
     """
-    storage, text = open_address(whole, option, local_cache=local_cache)
-    place = None if from_ is None else _place(from_.rstrip("/"), from_option)
-    report = storage.repair(text, from_=place, dry_run=dry_run, progress=progress)
+    place: Any = from_
+    if from_ is not None:
+        is_version = names_version(from_)
+        place = Address.open(from_, from_option).rows() if is_version else open_storage(from_.rstrip("/"), from_option)
+    report = whole.storage.repair(whole.text, from_=place, dry_run=dry_run, progress=progress)
     shown = [*map(str, report.damaged), *(f"{path}: a damaged local copy" for path in report.local_copies)]
     objects = counted(len(report.damaged), "object")
     verdict = f"{objects} {'repaired' if report.repaired else 'damaged'}" if report.damaged else "nothing is damaged"
@@ -223,19 +200,13 @@ def repair(
     )
 
 
-def _place(text: str, option: Pairs) -> DataRef[Any] | Storage:
-    """Open the version or the storage that a text names."""
-    return fetch_rows(*open_address(text, option)) if names_version(text) else open_storage(text, option)
-
-
 @command("mirror", "Manage", "gs://bucket/caches/cifar10@v2", "gs://bucket/caches/cifar10@v2 --local-cache /scratch")
 @options.reference
 @options.storage_access
 @options.progress
-def mirror(reference: str, progress: bool | None, **reach: Any) -> Result:
+def mirror(reference: Address, progress: bool | None) -> Result:
     """Copy all shards of a version to the local disk, before training starts. Exit code 1 if there is no room."""
-    storage, text = open_address(reference, **reach)
-    copied = fetch_rows(storage, text).mirror(progress=progress)
+    copied = reference.rows().mirror(progress=progress)
     shards = counted(copied.shards, "shard")
     nbytes = size(copied.nbytes)
     here = f"{copied.local_shards:,} of {shards}, {size(copied.local_nbytes)} of {nbytes} are local: {copied.folder}"
@@ -256,16 +227,13 @@ def mirror(reference: str, progress: bool | None, **reach: Any) -> Result:
 @options.compression
 @options.storage_access
 @options.rewrite_options
-def rewrite(
-    reference: str, new: str, fields: tuple[str, ...], option: Pairs, local_cache: Any, **rewriting: Any
-) -> Result:
+def rewrite(reference: Address, new: str, fields: tuple[str, ...], **rewriting: Any) -> Result:
     """Write the records of a version into shards of their own: shuffled, compressed or cut otherwise.
 
     If the new version exists and was made in this way, nothing is written.
     """
-    storage, text = open_address(reference, option, local_cache=local_cache)
-    before = versions_of(storage, text)
-    ref = storage.rewrite(text, new=new, fields=fields or None, **rewriting)
+    before = reference.versions()
+    ref = reference.storage.rewrite(reference.text, new, fields=fields or None, **rewriting)
     return version_result(ref, "written", before)
 
 
@@ -275,16 +243,15 @@ def rewrite(
 @options.now
 @options.yes
 @options.client_options
-def remove(whole: str, force: bool, now: bool, yes: bool, option: Pairs) -> Result:
+def remove(whole: Address, force: bool, now: bool, yes: bool) -> Result:
     """Delete a version. A day later, gc deletes the files that no other version has."""
-    storage, text = open_address(whole, option)
-    reference = Reference.parse(text, want="name")
+    reference = Reference.parse(whole.text, want="name")
     name = f"{reference.dataset_id}@{reference.name}"
-    _confirm(f"Delete {name} from {storage.url}?", yes)
-    storage.delete(text, force=force, grace=0 if now else GRACE_SECONDS)
+    _confirm(f"Delete {name} from {whole.storage.url}?", yes)
+    whole.storage.delete(whole.text, force=force, grace=0 if now else GRACE_SECONDS)
     if not now:
         return Result({"deleted": name}, [f"{name} is deleted: gc frees its files in {duration(GRACE_SECONDS)}"])
-    left = Log(storage._catalog.dataset(reference.dataset_id)).head().deleted
+    left = Log(whole.storage._catalog.dataset(reference.dataset_id)).head().deleted
     # A warning tells why.
     code = ExitCode.FINDING if any(one.grace == 0 for one in left) else ExitCode.SUCCESS
     return Result({"deleted": name}, [f"{name} is deleted"], code)
@@ -308,7 +275,7 @@ def _confirm(question: str, yes: bool) -> None:
     "numbers",
     "[RECORDS...]",
     "Numbers of records, or ranges such as 100:200.",
-    type=options.record_range,
+    type=options.RECORDS,
     nargs=-1,
     required=False,
 )
@@ -319,22 +286,21 @@ def _confirm(question: str, yes: bool) -> None:
 @options.client_options
 @options.progress
 def erase(
-    whole: str,
+    whole: Address,
     numbers: tuple[range, ...],
     where: str | None,
     reason: str,
     now: bool,
     yes: bool,
-    option: Pairs,
     progress: bool | None,
 ) -> Result:
     """Erase records from every version of the dataset whose shards hold them. All others keep their numbers.
 
     Without --now, gc deletes the old files.
     """
-    storage, text = open_address(whole, option)
-    before = versions_of(storage, text)
-    ref = fetch_rows(storage, text)
+    before = whole.versions()
+    text = whole.text
+    ref = whole.rows()
     if bool(numbers) == (where is not None):
         raise InvalidArgumentError("name the records by their numbers, or by --where CONDITION")
     for chosen in numbers:
@@ -347,8 +313,8 @@ def erase(
         records = selection.rows_of(rows).tolist()
     if not records:
         raise InvalidArgumentError(f"--where {where!r} fits no record of {text}: nothing is erased")
-    _confirm(f"Erase {counted(len(records), 'record')} from {whole}?", yes)
-    erased = storage.erase(text, records=records, reason=reason, grace=0 if now else None, progress=progress)
+    _confirm(f"Erase {counted(len(records), 'record')} from {text}?", yes)
+    erased = whole.storage.erase(text, records=records, reason=reason, grace=0 if now else None, progress=progress)
     result = version_result(erased, "written", before)
     return replace(result, text=[f"{counted(len(records), 'record')} erased", *result.text])
 

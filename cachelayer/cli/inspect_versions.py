@@ -17,7 +17,7 @@ import click
 import numpy as np
 
 from cachelayer.cli import options
-from cachelayer.cli.addresses import Pairs, fetch_rows, only_dataset, open_address, open_place, versions_of
+from cachelayer.cli.addresses import Address, Pairs, open_place
 from cachelayer.cli.app import command
 from cachelayer.cli.exit_codes import ExitCode, code_of
 from cachelayer.cli.functions import load
@@ -41,8 +41,8 @@ _SHARDS_SHOWN = 10
 @options.client_options
 def list_storage(listed: str, option: Pairs) -> Result:
     """List the datasets of a storage, or a dataset's versions and unfinished builds (STORAGE/ID), newest last."""
-    storage, dataset = open_place(listed, option)
-    return _list_datasets(storage) if dataset is None else _list_versions(storage, only_dataset(dataset))
+    storage, address = open_place(listed, option)
+    return _list_datasets(storage) if address is None else _list_versions(address)
 
 
 def _list_datasets(storage: Storage) -> Result:
@@ -63,9 +63,11 @@ def _list_datasets(storage: Storage) -> Result:
     return Result(document, [title, *shown, *problems], code)
 
 
-def _list_versions(storage: Storage, dataset_id: str) -> Result:
-    builds = storage.builds(dataset_id)
-    versions = versions_of(storage, dataset_id)
+def _list_versions(address: Address) -> Result:
+    storage = address.storage
+    builds = storage.builds(address.text)
+    dataset_id = address.reference.dataset_id
+    versions = address.versions()
     tags = storage.tags(dataset_id) if versions else {}
     document: list[dict[str, Any]] = [
         {"state": "published", **asdict(info), "tags": sorted(tag for tag, version in tags.items() if version == name)}
@@ -82,23 +84,23 @@ def _list_versions(storage: Storage, dataset_id: str) -> Result:
 
 
 @command("log", "List", "gs://bucket/caches/cifar10")
-@argument("dataset", "STORAGE/ID", "A dataset in a storage.")
+@argument("dataset", "STORAGE/ID", "A dataset in a storage.", type=options.ADDRESS)
 @options.client_options
-def log(dataset: str, option: Pairs) -> Result:
+def log(dataset: Address) -> Result:
     """Show the history of a dataset, oldest first: who published, tagged, copied or deleted what, and when."""
-    storage, text = open_address(dataset, option)
-    events = storage.history(only_dataset(text))
+    events = dataset.storage.history(dataset.text)
     return Result(events, table(events, "sequence", "kind", "time", "user", "host", "details"))
 
 
 @command("show", "List", "gs://bucket/caches/cifar10", "cache/cifar10@sha256:3fcda2 --json | jq .provenance")
 @options.reference
 @options.storage_access
-def show(reference: str, **reach: Any) -> Result:
+def show(reference: Address) -> Result:
     """Show a version: its element spec, counts, sizes, shards, tags and how it was made."""
-    storage, text = open_address(reference, **reach)
-    ref = fetch_rows(storage, text)
-    tags = sorted(tag for tag, version in storage.tags(ref.dataset_id).items() if version == ref.dataset_version)
+    ref = reference.rows()
+    tags = sorted(
+        tag for tag, version in reference.storage.tags(ref.dataset_id).items() if version == ref.dataset_version
+    )
     manifest = ref._base.version.manifest
     about = {**version_document(ref), "tags": tags, "codec": manifest.rows.codec}
     shards = [{"name": shard.name, **asdict(shard.stats)} for shard in manifest.shards]
@@ -117,9 +119,9 @@ def show(reference: str, **reach: Any) -> Result:
 @options.reference
 @options.number_of_records(default=5)
 @options.storage_access
-def head(reference: str, records: int, **reach: Any) -> Result:
+def head(reference: Address, records: int) -> Result:
     """Show the first records."""
-    ref = _open(reference, **reach)
+    ref = reference.rows()
     return _records(ref, list(range(min(records, len(ref)))))
 
 
@@ -128,9 +130,9 @@ def head(reference: str, records: int, **reach: Any) -> Result:
 @options.number_of_records(default=5)
 @option("seed", "N", "The seed of the draw.", type=click.IntRange(0), default=0)
 @options.storage_access
-def sample(reference: str, records: int, seed: int, **reach: Any) -> Result:
+def sample(reference: Address, records: int, seed: int) -> Result:
     """Show records drawn at random: the first ones of a stream shuffled with this seed."""
-    ref = _open(reference, **reach)
+    ref = reference.rows()
     numbers = ref.stream(records, shuffle=True, seed=seed).record_numbers(0).tolist() if len(ref) else []
     return _records(ref, numbers)
 
@@ -140,15 +142,10 @@ def sample(reference: str, records: int, seed: int, **reach: Any) -> Result:
 @options.number_of_records()
 @options.storage_access
 @options.progress
-def stats(reference: str, records: int | None, progress: bool | None, **reach: Any) -> Result:
+def stats(reference: Address, records: int | None, progress: bool | None) -> Result:
     """Show statistics of the records, or of a sample: sizes, ranges, lengths, nulls and histograms, in one pass."""
-    statistics = survey(_open(reference, **reach), records=records, progress=progress)
+    statistics = survey(reference.rows(), records=records, progress=progress)
     return Result(statistics.to_json(), [str(statistics)])
-
-
-def _open(reference: str, option: Pairs, **where: Any) -> DataRef[Any]:
-    storage, text = open_address(reference, option, **where)
-    return fetch_rows(storage, text)
 
 
 def _records(ref: DataRef[Any], numbers: list[int]) -> Result:
@@ -193,15 +190,14 @@ def element_json(value: Any) -> Any:
 @options.whole_version
 @options.client_options
 @options.progress
-def verify(whole: str, option: Pairs, progress: bool | None) -> Result:
+def verify(whole: Address, progress: bool | None) -> Result:
     """Read every record of a version, and compare every checksum. Exit code 1 if something is damaged."""
-    storage, text = open_address(whole, option)
-    report = storage.verify(text, progress=progress)
+    report = whole.storage.verify(whole.text, progress=progress)
     verdict = "all is well" if report.ok else counted(len(report.problems), "problem")
     summary = f"{report.reference}: {verdict}: {counted(report.records, 'record')} in {counted(report.shards, 'shard')}"
     shown = [*report.problems, *report.damaged, summary]
     if report.damaged:
-        shown.append(f"to repair it: cachelayer repair {text} --from STORAGE")
+        shown.append(f"to repair it: cachelayer repair {whole.text} --from STORAGE")
     return Result(report.to_json(), shown, ExitCode.SUCCESS if report.ok else ExitCode.FINDING)
 
 
@@ -220,19 +216,14 @@ def verify(whole: str, option: Pairs, progress: bool | None) -> Result:
 @options.to_client_options
 @options.progress
 def diff(
-    reference: str,
-    other: str,
-    key: tuple[str, ...],
-    rows: bool,
-    option: Pairs,
-    to_option: Pairs,
-    progress: bool | None,
+    reference: Address, other: str, key: tuple[str, ...], rows: bool, to_option: Pairs, progress: bool | None
 ) -> Result:
     """Compare two versions: spec, counts, shards, provenance, and rows, by number or by a key.
 
     Exit code 1 if the data differ.
     """
-    difference = _open(reference, option).diff(_open(other, to_option), key=key or None, rows=rows, progress=progress)
+    another = Address.open(other, to_option).rows()
+    difference = reference.rows().diff(another, key=key or None, rows=rows, progress=progress)
     return Result(
         difference.to_json(), [str(difference)], ExitCode.SUCCESS if difference.same_data else ExitCode.FINDING
     )
@@ -245,16 +236,16 @@ def diff(
 @options.client_options
 @option("host", "ADDRESS", "Where to listen; others who know the URL can look there.", default="127.0.0.1")
 @option("port", "N", "The port; 0 for a free one.", type=click.IntRange(0), default=0)
-@option("root_path", "PATH", "What a proxy puts before every path, such as /data.", type=options.root_path, default="")
+@option("root_path", "PATH", "What a proxy puts before every path, such as /data.", type=options.ROOT_PATH, default="")
 @option(
     "allowed_hosts",
     "NAME",
     "A name of the server besides those of this machine.",
     "--allow-host",
-    type=options.host_name,
+    type=options.HOST_NAME,
     multiple=True,
 )
-@option("token_file", "FILE", "Holds the token of the URL; made if there is no such file.", type=options.path)
+@option("token_file", "FILE", "Holds the token of the URL; made if there is no such file.", type=options.PATH)
 def view(
     place: str,
     no_open: bool,
@@ -268,14 +259,14 @@ def view(
 ) -> Result:
     """Show a storage as a page in the browser: versions, records, statistics, the order of training."""
     # Records are read in ranges: a look at a bucket downloads no shard.
-    storage, name = open_place(place, option, local_cache_bytes=0)
+    storage, address = open_place(place, option, local_cache_bytes=0)
     with packages_of("view", "the page needs Jinja2, Starlette and uvicorn"):
         from cachelayer.page.render import OpenVersions, path_of
         from cachelayer.page.server import PageServer
     open_versions = OpenVersions(storage, None if detokenize is None else load(detokenize))
     path = "/"
-    if name is not None:
-        path = path_of(open_versions.ref(name, None))
+    if address is not None:
+        path = path_of(open_versions.ref(address.text, None))
     token = None if token_file is None else _token_in(token_file)
     server = PageServer(open_versions, host, port, root_path=root_path, allowed_hosts=allowed_hosts, token=token)
     url = server.url(path)

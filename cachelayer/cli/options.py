@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,81 +25,85 @@ _TYPES = {"int": "int64", "float": "float64", "text": "str", "string": "str"}
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-def nbytes(text: str) -> int:
-    """Parse a size: ``256MB``, ``1.5GiB``, ``4096``."""
-    try:
-        return byte_count(text)
-    except InvalidArgumentError as error:
-        raise click.BadParameter(str(error)) from None
+class Parsed(click.ParamType):  # type: ignore[type-arg]
+    """The type of an option whose text a function reads."""
+
+    name = "text"
+
+    def __init__(self, read: Callable[[str], Any]) -> None:
+        self._read = read
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return self._read(value)
+        except CacheLayerError as error:
+            self.fail(str(error), param, ctx)
 
 
-def seconds(text: str) -> float:
-    """Parse a time: ``90``, ``30m``, ``24h``, ``7d``."""
-    try:
-        return quantity(text, _SECONDS)
-    except InvalidArgumentError as error:
-        raise click.BadParameter(str(error)) from None
-
-
-def pair(text: str) -> tuple[str, str]:
-    """Parse the name and the value in ``size=3``."""
+def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not name or not equals:
         # The text may be a secret.
-        raise click.BadParameter("write NAME=VALUE")
+        raise InvalidArgumentError("write NAME=VALUE")
     return name, value
 
 
-def record_range(text: str) -> range:
-    """Parse the number of a record, or a range such as ``100:200``."""
+def _record_range(text: str) -> range:
     match = re.fullmatch(r"(\d+)(?::(\d+))?", text, re.ASCII)
-    if match is None:
-        raise click.BadParameter(f"{text!r}: pass the number of a record, or a range such as 100:200")
-    numbers = range(int(match[1]), int(match[2] or int(match[1]) + 1))
+    numbers = range(int(match[1]), int(match[2] or int(match[1]) + 1)) if match else range(0)
     if not numbers:
-        raise click.BadParameter(f"{text!r} has no record: a range ends after its last record, such as 100:200")
+        raise InvalidArgumentError(f"{text!r}: pass the number of a record, or a range such as 100:200")
     return numbers
 
 
-def path(text: str) -> Path:
-    """Parse the path of a folder or a file."""
+def _path(text: str) -> Path:
     if not text.strip():
-        raise click.BadParameter("write a path")
+        raise InvalidArgumentError("write a path")
     return Path(text)
 
 
-def root_path(text: str) -> str:
-    """Parse the prefix of all paths of a server: ``/data``."""
+def _root_path(text: str) -> str:
     steps = text.strip("/")
     if not re.fullmatch(r"[A-Za-z0-9._~/-]*", steps) or "//" in steps:
-        raise click.BadParameter(f"{text!r}: write the beginning of a path, such as /data")
+        raise InvalidArgumentError(f"{text!r}: write the beginning of a path, such as /data")
     return f"/{steps}" if steps else ""
 
 
-def host_name(text: str) -> str:
-    """Parse the name of a server: ``train.example.com``. It is compared with names that have no port and no path."""
+def _host_name(text: str) -> str:
+    # It is compared with names that have no port and no path.
     if not re.fullmatch(r"[A-Za-z0-9._-]+", text):
-        raise click.BadParameter(f"{text!r}: write the name alone, such as train.example.com")
+        raise InvalidArgumentError(f"{text!r}: write the name alone, such as train.example.com")
     return text.removesuffix(".")
 
 
-def hosts(text: str) -> tuple[int, int]:
-    """Parse the number of this host and the number of hosts: ``0/4``."""
+def _hosts(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"(\d+)/(\d+)", text, re.ASCII)
     if match is None or not int(match[1]) < int(match[2]):
-        raise click.BadParameter(f"{text!r}: write INDEX/COUNT, such as 0/4 for the first of four hosts")
+        raise InvalidArgumentError(f"{text!r}: write INDEX/COUNT, such as 0/4 for the first of four hosts")
     return int(match[1]), int(match[2])
 
 
-def typed_field(text: str) -> tuple[str, Any]:
-    """Parse the name and the type of a field: ``age=float32``."""
-    name, kind = pair(text)
+def _typed_field(text: str) -> tuple[str, Any]:
+    name, kind = _pair(text)
+    if kind == "json":
+        return name, JsonSpec()
     try:
-        return name, JsonSpec() if kind == "json" else ArraySpec(dtypes.from_name(_TYPES.get(kind, kind)))
+        return name, ArraySpec(dtypes.from_name(_TYPES.get(kind, kind)))
     except CacheLayerError:
-        raise click.BadParameter(
+        raise InvalidArgumentError(
             f"{text!r}: the type is a dtype such as float32, int64 or bool, or str, bytes or json"
         ) from None
+
+
+ADDRESS = click.types.StringParamType()
+"""The type of arguments that the decorator of commands opens, as an :class:`Address`."""
+NBYTES = Parsed(byte_count)
+SECONDS = Parsed(partial(quantity, units=_SECONDS))
+PAIR = Parsed(_pair)
+PATH = Parsed(_path)
+RECORDS = Parsed(_record_range)
+ROOT_PATH = Parsed(_root_path)
+HOST_NAME = Parsed(_host_name)
 
 
 def json_or_text(text: str) -> Any:
@@ -157,21 +162,23 @@ def options(*declared: Callable[[F], F]) -> Callable[[F], F]:
 _VERSION = "its name, a tag, latest (default) or sha256:PREFIX"
 
 # What commands name.
-reference = argument("reference", "REFERENCE", f"STORAGE/ID@VERSION, the version by {_VERSION}; [a:b] slices it.")
-whole_version = argument("whole", "STORAGE/ID@VERSION", f"A whole version: {_VERSION}.")
-target = argument("target", "STORAGE/ID@VERSION", "The new version; its name never changes.")
+reference = argument(
+    "reference", "REFERENCE", f"STORAGE/ID@VERSION, the version by {_VERSION}; [a:b] slices it.", type=ADDRESS
+)
+whole_version = argument("whole", "STORAGE/ID@VERSION", f"A whole version: {_VERSION}.", type=ADDRESS)
+target = argument("target", "STORAGE/ID@VERSION", "The new version; its name never changes.", type=ADDRESS)
 
 # How a storage is reached.
 client_options = option(
-    "option", "KEY=VALUE", "An option of the storage's client.", "--option", "-o", type=pair, multiple=True
+    "option", "KEY=VALUE", "An option of the storage's client.", "--option", "-o", type=PAIR, multiple=True
 )
 to_client_options = option(
-    "to_option", "KEY=VALUE", "An option of the second storage's client.", type=pair, multiple=True
+    "to_option", "KEY=VALUE", "An option of the second storage's client.", type=PAIR, multiple=True
 )
 from_client_options = option(
-    "from_option", "KEY=VALUE", "An option of the client of the storage after --from.", type=pair, multiple=True
+    "from_option", "KEY=VALUE", "An option of the client of the storage after --from.", type=PAIR, multiple=True
 )
-local_cache = option("local_cache", "FOLDER", "The folder for local copies of remote shards.", type=path)
+local_cache = option("local_cache", "FOLDER", "The folder for local copies of remote shards.", type=PATH)
 storage_access = options(client_options, local_cache)
 
 progress = option(
@@ -186,11 +193,7 @@ progress = option(
 _SHARD_BYTES = f"{DEFAULT_SHARD_BYTES >> 20}MiB"
 
 
-def shard_bytes(**settings: Any) -> Callable[[F], F]:
-    """Declare the size of shards."""
-    return option("shard_bytes", "SIZE", "The size of a shard.", type=nbytes, **settings)
-
-
+shard_bytes = option("shard_bytes", "SIZE", "The size of a shard.", type=NBYTES, default=_SHARD_BYTES)
 parallel_build = options(
     option("workers", "N", "Use N processes, if the source can be divided.", type=click.IntRange(1), default=1),
     option(
@@ -210,7 +213,7 @@ compression = option(
 record_options = options(
     option("unbatch", None, "Take batches of the source apart into records.", is_flag=True, default=False),
     compression,
-    shard_bytes(default=_SHARD_BYTES),
+    shard_bytes,
     option("max_records", "N", "Take at most this many records.", type=click.IntRange(0)),
     option(
         "on_error",
@@ -221,7 +224,10 @@ record_options = options(
     ),
 )
 build_hosts = option(
-    "hosts", "INDEX/COUNT", "Build with other hosts that run this command: 0/4 on the first of four.", type=hosts
+    "hosts",
+    "INDEX/COUNT",
+    "Build with other hosts that run this command: 0/4 on the first of four.",
+    type=Parsed(_hosts),
 )
 build_options = options(
     record_options,
@@ -229,16 +235,16 @@ build_options = options(
     build_hosts,
     flag("allow_empty", "Publish a version even if it has no records."),
     option("description", "TEXT", "A text to store with the version."),
-    option("metadata", "JSON", "A JSON object to store with the version.", type=json_or_text),
+    option("metadata", "JSON", "A JSON object to store with the version.", type=Parsed(json_or_text)),
 )
-arguments = option("arg", "NAME=VALUE", "An argument of the function.", type=pair, multiple=True)
+arguments = option("arg", "NAME=VALUE", "An argument of the function.", type=PAIR, multiple=True)
 file_format = option("kind", "FORMAT", f"{', '.join(named_files.FORMATS)}; by default from the file names.", "--format")
 field_types = option(
     "types",
     "FIELD=TYPE",
     "The type of a field, such as age=float32; those of other fields are as in the files.",
     "--type",
-    type=typed_field,
+    type=Parsed(_typed_field),
     multiple=True,
 )
 add_column_options = options(
@@ -250,7 +256,7 @@ add_column_options = options(
         type=click.Choice(["inner", "left"]),
         default="inner",
     ),
-    option("fill", "NAME=VALUE", "The value of a column where a record finds no row.", type=pair, multiple=True),
+    option("fill", "NAME=VALUE", "The value of a column where a record finds no row.", type=PAIR, multiple=True),
     flag("batched", "The function takes batches."),
     flag("replace", "Replace fields of the same names."),
     parallel_build,
@@ -264,7 +270,7 @@ rewrite_options = options(
         type=click.IntRange(0),
     ),
     option("fields", "NAME", "Keep only this field, such as image or meta/url.", "--field", multiple=True),
-    shard_bytes(default=_SHARD_BYTES),
+    shard_bytes,
     parallel_build,
     build_hosts,
 )
@@ -273,7 +279,7 @@ rewrite_options = options(
 yes = flag("yes", "Do not ask for confirmation.", "--yes", "-y")
 now = flag("now", "Delete the files at once, though other programs may be reading them.")
 grace = option(
-    "grace", "TIME", "Keep what was written within this time: 30m, 24h, 7d; 0 for none.", type=seconds, default="24h"
+    "grace", "TIME", "Keep what was written within this time: 30m, 24h, 7d; 0 for none.", type=SECONDS, default="24h"
 )
 
 

@@ -128,7 +128,7 @@ def _probe(store: Store) -> tuple[str, str]:
 
 
 @command("demo", "Help", "", "demo-cache")
-@argument("folder", "FOLDER", "The folder of the cache; by default a new one.", type=options.path, required=False)
+@argument("folder", "FOLDER", "The folder of the cache; by default a new one.", type=options.PATH, required=False)
 def demo(folder: Path | None) -> Result:
     """Cache a sequence, stop reading in mid-epoch, resume in another process, and prove that nothing was lost."""
     place = str(folder or tempfile.mkdtemp(prefix="cachelayer-demo-"))

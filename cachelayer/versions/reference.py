@@ -96,7 +96,7 @@ class Reference:
                 f"'{dataset_id}@{name}' is followed by calls that make a view: name the whole version alone"
             )
         if name is not None and want == "dataset":
-            raise InvalidArgumentError(f"{dataset_id}@{name} is a version: name the dataset alone, {dataset_id!r}")
+            raise InvalidArgumentError(f"{dataset_id}@{name} is a version: name only the dataset, {dataset_id!r}")
         if name is None and want in ("base", "name", "new", "template"):
             raise InvalidNameError(f"{dataset_id!r} names no {argument}: write '{dataset_id}@<{argument}>'")
         if want == "new":

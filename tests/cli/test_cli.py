@@ -16,10 +16,10 @@ from repository import ROOT
 
 import cachelayer
 from cachelayer import errors
-from cachelayer.cli.addresses import open_address, storage_options
+from cachelayer.cli.addresses import Address, storage_options
 from cachelayer.cli.app import Commands, app, command
 from cachelayer.cli.exit_codes import ExitCode, code_of
-from cachelayer.cli.options import nbytes, pair, seconds
+from cachelayer.cli.options import NBYTES, PAIR, SECONDS, Parsed
 from cachelayer.cli.output import Result
 from cachelayer.drawing.text import counted
 from cachelayer.support.progress import size
@@ -182,23 +182,27 @@ def test_what_the_output_has_no_bytes_for_is_shown_as_its_escape(here: Path) -> 
 @pytest.mark.parametrize("text", ["d", "d@v1", "", "gs://bucket", "s3://bucket/", "@v1"])
 def test_an_address_without_a_storage_is_refused(text: str) -> None:
     with pytest.raises(cachelayer.InvalidArgumentError):
-        open_address(text)
+        Address.open(text)
+
+
+def read(kind: Parsed, text: str) -> Any:
+    return kind.convert(text, None, None)
 
 
 def test_options_are_json_where_they_can_be() -> None:
     typed = ["endpoint_url=http://h:1", "anon=true", 'client_kwargs={"verify": false}', "key=a=b", "x="]
     expected = {"endpoint_url": "http://h:1", "anon": True, "client_kwargs": {"verify": False}, "key": "a=b", "x": ""}
-    assert storage_options([pair(text) for text in typed]) == expected
+    assert storage_options([read(PAIR, text) for text in typed]) == expected
     assert "hunter2" not in refused("ls", "cache", "--option", "hunter2")
 
 
 def test_quantities_are_read_and_written_as_people_do() -> None:
-    sizes = [nbytes(text) for text in ("4096", "2kB", "1.5MiB", "1 GB")]
+    sizes = [read(NBYTES, text) for text in ("4096", "2kB", "1.5MiB", "1 GB")]
     assert sizes == [4096, 2000, 3 << 19, 10**9]
-    assert [seconds(text) for text in ("90", "2m", "1.5h", "7d")] == [90, 120, 5400, 604800]
+    assert [read(SECONDS, text) for text in ("90", "2m", "1.5h", "7d")] == [90, 120, 5400, 604800]
     for wrong in ("", "x", "3 apples", "-1", "1e3"):
         with pytest.raises(click.BadParameter):
-            nbytes(wrong)
+            read(NBYTES, wrong)
     shown = [size(number) for number in (0, 999, 1000, 99_949, 999_499, 999_500, 5 * 10**12)]
     assert shown == ["0 B", "999 B", "1.0 kB", "99.9 kB", "999 kB", "1.0 MB", "5.0 TB"]
     assert [counted(60_000, "record"), counted(1, "shard")] == ["60,000 records", "1 shard"]

@@ -22,7 +22,7 @@ import cachelayer
 from cachelayer import ArrayRecordDataSource, CacheLayerError, CacheLayerWarning, Storage, StorageError
 from cachelayer.adapters.pyarrow import from_parquet
 from cachelayer.adapters.tfrecord import from_tfrecord
-from cachelayer.cli.addresses import open_address
+from cachelayer.cli.addresses import Address
 from cachelayer.cli.app import app
 from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.objects.credentials import StorageOptions
@@ -136,7 +136,7 @@ def test_a_source_of_files_pickles_no_credentials(s3: Server, tmp_path: Path) ->
     ],
 )
 def test_no_error_of_a_reference_shows_what_stands_in_it_as_a_credential(reference: str) -> None:
-    for use in (cachelayer.open, lambda text: open_address(text, None)):
+    for use in (cachelayer.open, Address.open):
         with pytest.raises(CacheLayerError) as caught:
             use(reference)
         assert "hush" not in f"{caught.value} {caught.value.__cause__!r}"
