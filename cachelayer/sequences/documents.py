@@ -10,8 +10,9 @@ A document is the value of a leaf of varying length in a record. Rows are made i
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 from math import prod
 from typing import Any, ClassVar, Literal
 
@@ -115,13 +116,19 @@ class Documents:
             yield lengths
 
     def read(
-        self, pieces: Pieces, rows: int, length: int, held: Held | None, fields: Sequence[TokenField] = ()
+        self,
+        pieces: Pieces,
+        shape: tuple[int, int],
+        held: Held | None,
+        fields: Sequence[TokenField] = (),
+        padding: Sequence[Any] = (),
     ) -> dict[str, NDArray[Any]]:
         """Return the values of pieces in their rows: ``[rows, length, *shape]`` for each leaf and field, by its key."""
+        rows, length = shape
         places = pieces.row * length + pieces.offset
         reads = []
-        for leaf, dtype in zip(self._leaves, self.dtypes, strict=True):
-            into = Placed(pieces.cells_for(rows * length, dtype), places)
+        for leaf, dtype, value in zip(self._leaves, self.dtypes, padding or repeat(0), strict=False):
+            into = Placed(pieces.cells_for(rows * length, dtype, value), places)
             reads.append(LeafRead(leaf, pieces.begin, pieces.count, pieces.ends, into))
         lengths = self.columns[0].take(pieces.record) if fields else pieces.count
         reads_of_fields = [token_field.read(pieces, lengths) for token_field in fields]
@@ -173,6 +180,21 @@ def checked_fill(name: str, value: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
     return filler
 
 
+def checked_fills(name: str, value: Any, documents: Documents) -> tuple[NDArray[Any], ...]:
+    """Return a value that a user passed for each leaf of documents, or one for all; see :func:`checked_fill`."""
+    by_name = value if isinstance(value, Mapping) else dict.fromkeys(documents.names, value)
+    if set(by_name) != set(documents.names):
+        raise InvalidArgumentError(f"{name} {value!r}: pass one for each of {list(documents.names)}")
+    pairs = zip(documents.names, documents.dtypes, strict=True)
+    return tuple(checked_fill(name, by_name[leaf], dtype) for leaf, dtype in pairs)
+
+
+def checked_padding(value: Any, documents: Documents) -> tuple[NDArray[Any], ...]:
+    """Return the values that fill up rows, for each leaf; none if all of them are zeros."""
+    fills = checked_fills("value", value, documents)
+    return fills if any(each.tobytes().strip(b"\0") for each in fills) else ()
+
+
 def fill_hex(value: NDArray[Any] | None) -> str | None:
     """Return the bytes of a value, little-endian, in hexadecimal."""
     return None if value is None else dtypes.canonical_bytes(value).tobytes().hex()
@@ -201,6 +223,8 @@ class DocumentRows(BaseDataset):
     """The fields of rows beside the leaves: segment ids and positions, the length and the mask, or nothing."""
     separator: tuple[NDArray[Any], ...] = ()
     """The value after each document, for each leaf, as arrays without dimensions; empty if there is none."""
+    padding_value: tuple[NDArray[Any], ...] = field(default=(), kw_only=True)
+    """The value of cells without values, for each leaf; empty if all are zeros."""
     fields: tuple[TokenField, ...] = field(default=(), kw_only=True)
     """The fields that rows have beside the leaves, with a value for each cell."""
     kind: ClassVar[str]
@@ -227,7 +251,7 @@ class DocumentRows(BaseDataset):
         """The parameters that decide what else rows have."""
         values = [each.name for each in self.fields if each.every is None]
         every = {each.name: each.every for each in self.fields if each.every is not None}
-        parameters = {"beside": values, "every": every}
+        parameters = {"beside": values, "every": every, "value": list(map(fill_hex, self.padding_value))}
         return {name: value for name, value in parameters.items() if value}
 
     @cached_property
@@ -335,7 +359,7 @@ class DocumentRows(BaseDataset):
         length = self.length
         pieces = self.pieces(numbers)
         self.check(pieces)
-        batch = self.documents.read(self._read_pieces(pieces), rows, length, held, self.fields)
+        batch = self.documents.read(self._read_pieces(pieces), (rows, length), held, self.fields, self.padding_value)
         for values, separator in zip(batch.values(), self.separator, strict=False):
             values.reshape(-1)[pieces.separators(length)] = separator
         added: Sequence[NDArray[Any]] = ()

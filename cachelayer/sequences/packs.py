@@ -17,6 +17,7 @@ from cachelayer.sequences.documents import (
     DocumentRows,
     Documents,
     checked_length,
+    checked_padding,
 )
 from cachelayer.sequences.pack_planner import (
     GROUP,
@@ -48,6 +49,7 @@ class PackArguments(_Required, total=False):
     long: LongDocuments
     max_length: int | None
     seed: int | None
+    value: float | Mapping[str, float]
     segments: bool
     beside: str | Sequence[str]
     every: Mapping[str, int] | None
@@ -178,6 +180,7 @@ def pack_rows(
     long: Any,
     max_length: Any,
     seed: Any,
+    value: Any,
     segments: Any,
     beside: Any,
     every: Any,
@@ -195,4 +198,5 @@ def pack_rows(
     documents = Documents(records, one_or_several("leaves", leaves))
     added: Literal["segments", "mask"] = "segments" if boolean("segments", segments) else "mask"
     fields = token_fields(records, beside, every, "packed(beside=)")
-    return PackRows(documents, size, added, fields=fields, packing=packing)
+    padding = checked_padding(value, documents)
+    return PackRows(documents, size, added, padding_value=padding, fields=fields, packing=packing)

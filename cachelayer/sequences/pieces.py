@@ -66,12 +66,12 @@ class Pieces:
         end = begin + self.count[piece]
         return replace(sources, element=self.row[piece], begin=begin, end=end, offset=self.offset[piece])
 
-    def cells_for(self, cells: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return an array for the values of so many cells, with zeros where no piece has cells."""
-        values = empty((cells * dtype.itemsize,))
+    def cells_for(self, cells: int, dtype: np.dtype[Any], padding: Any = 0) -> NDArray[Any]:
+        """Return an array for the values of so many cells, with padding where no piece has cells."""
+        values: NDArray[Any] = empty((cells * dtype.itemsize,)).view(dtype)
         if int(self.cells.sum()) < cells:
-            values.fill(0)
-        return values.view(dtype)
+            values[:] = padding
+        return values
 
     def placed(self, values: NDArray[Any], rows: int, length: int) -> NDArray[Any]:
         """Return the values of the pieces in their rows, with zeros around them: ``[rows, length, *shape]``."""

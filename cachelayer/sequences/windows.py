@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.datasets.dataset_view import DatasetView
@@ -17,8 +15,9 @@ from cachelayer.errors import InvalidArgumentError
 from cachelayer.sequences.documents import (
     DocumentRows,
     Documents,
-    checked_fill,
+    checked_fills,
     checked_length,
+    checked_padding,
     fill_hex,
 )
 from cachelayer.sequences.pieces import Pieces
@@ -160,6 +159,7 @@ def window_rows(
     stride: Any,
     separator: Any,
     remainder: Any,
+    value: Any,
     segments: Any,
     beside: Any,
     every: Any,
@@ -169,16 +169,13 @@ def window_rows(
     if not is_choice(remainder, ("drop", "pad")):
         raise InvalidArgumentError(f"remainder {remainder!r}: pass 'drop' or 'pad': all windows have one length")
     documents = Documents(records, one_or_several("leaves", leaves))
-    values: tuple[NDArray[Any], ...] = ()
-    if separator is not None:
-        by_name = separator if isinstance(separator, Mapping) else dict.fromkeys(documents.names, separator)
-        if set(by_name) != set(documents.names):
-            raise InvalidArgumentError(f"separator {separator!r}: pass one for each of {list(documents.names)}")
-        pairs = zip(documents.names, documents.dtypes, strict=True)
-        values = tuple(checked_fill("separator", by_name[name], dtype) for name, dtype in pairs)
+    values = () if separator is None else checked_fills("separator", separator, documents)
+    padding = checked_padding(value, documents)
+    if padding and remainder != "pad":
+        raise InvalidArgumentError(f"value {value!r}: without remainder='pad' no window has padding")
     step = size if stride is None else checked_length("stride", stride)
     windowing = Windowing(size, step, int(bool(values)), remainder)
     added: Literal["segments", "mask"] | None = "mask" if remainder == "pad" else None
     added = "segments" if boolean("segments", segments) else added
     fields = token_fields(records, beside, every, "windows(beside=)")
-    return WindowRows(documents, size, added, values, fields=fields, windowing=windowing)
+    return WindowRows(documents, size, added, values, padding_value=padding, fields=fields, windowing=windowing)

@@ -851,6 +851,7 @@ class View(Generic[T]):
         stride: int | None = None,
         separator: float | Mapping[str, float] | None = None,
         remainder: Literal["drop", "pad"] = "drop",
+        value: float | Mapping[str, float] = 0,
         segments: bool = False,
         beside: str | Sequence[str] = (),
         every: Mapping[str, int] | None = None,
@@ -871,7 +872,8 @@ class View(Generic[T]):
             separator: a value that stands after each record, also after an empty one or None; or a dict with a value
                 for each field, by its name.
             remainder: what to do with values at the end that do not fill a window: "drop" leaves them out, "pad" fills
-                the last window up with zeros.
+                the last window up.
+            value: what stands in padding; or a dict with a value for each field, by its name.
             segments: True adds segment ids and positions, as :meth:`packed` has them. A separator belongs to the record
                 before it, and a record without values has a segment id too, which no value has.
             beside: a field of one number a record, such as ``"source"``, or several: windows repeat it for each value
@@ -911,6 +913,7 @@ class View(Generic[T]):
             stride=stride,
             separator=separator,
             remainder=remainder,
+            value=value,
             segments=segments,
             beside=beside,
             every=every,
@@ -926,6 +929,7 @@ class View(Generic[T]):
         long: Literal["split", "truncate", "drop"] = "split",
         max_length: int | None = None,
         seed: int | None = None,
+        value: float | Mapping[str, float] = 0,
         segments: bool = True,
         beside: str | Sequence[str] = (),
         every: Mapping[str, int] | None = None,
@@ -947,7 +951,7 @@ class View(Generic[T]):
             seed: an integer in [0, 2**64) that shuffles which documents share a row; None for a plan without chance.
             segments: False gives the length and the mask of a row, as :meth:`windows` with "pad" does, in place of
                 segment ids and positions.
-            beside, every: as in :meth:`windows`.
+            value, beside, every: as in :meth:`windows`.
 
         Returns:
             A view of ``{"tokens": [length], "tokens_segment_ids": [length], "tokens_positions": [length]}``. Segment
@@ -967,6 +971,9 @@ class View(Generic[T]):
             [[1, 2, 3, 6], [4, 5, 7, 8]]
             >>> packs[0]["tokens_segment_ids"].tolist(), packs[0]["tokens_positions"].tolist()
             ([1, 1, 1, 2], [0, 1, 2, 0])
+            >>> storage = cachelayer.Storage(folder)
+            >>> storage.fetch("texts@v1").packed("tokens", 5, value=-1)[1]["tokens"].tolist()
+            [4, 5, 7, 8, -1]
         """
         from cachelayer.sequences.packs import pack_rows
 
@@ -977,6 +984,7 @@ class View(Generic[T]):
             long=long,
             max_length=max_length,
             seed=seed,
+            value=value,
             segments=segments,
             beside=beside,
             every=every,

@@ -246,6 +246,33 @@ def test_records_that_are_one_leaf_have_windows_too(tmp_path: Any) -> None:
     assert blobs.packed("", 8).read([0])["values"].tobytes() == b"abcdefg\0"
 
 
+def test_padding_has_the_value_that_was_asked_for_and_the_order_stays_the_same(tmp_path: Any) -> None:
+    documents = [{"tokens": np.arange(1, n + 1, dtype=np.int32), "types": bytes(n), "id": n} for n in (3, 0, 4, 2, 5)]
+    spec = {"tokens": ArraySpec("int32", (None,)), "types": ArraySpec(bytes), "id": ArraySpec("int64")}
+    ref: Any = Storage(tmp_path).submit(documents, "d", "v1", element_spec=spec)
+    leaves = ["tokens", "types"]
+    for make in (
+        lambda **value: ref.packed(leaves, 6, beside="id", **value),
+        lambda **value: ref.packed("tokens", 6, segments=False, **value),
+        lambda **value: ref.windows(leaves, 6, remainder="pad", separator=9, **value),
+    ):
+        plain, filled = make(), make(value={"tokens": -100, "types": 7} if "types" in make()[0] else -100)
+        assert plain.digest == make(value=0).digest != filled.digest
+        zeros, batch = plain.read(slice(None)), filled.read(slice(None))
+        mask = zeros["tokens_mask"] if "tokens_mask" in zeros else zeros["tokens_segment_ids"] > 0
+        assert not mask.all()
+        for name, fill in (("tokens", -100), ("types", 7)):
+            if name in batch:
+                assert batch[name].tolist() == np.where(mask, zeros[name], fill).tolist()
+        assert all((batch[name] == zeros[name]).all() for name in batch.keys() - {*leaves})
+        state = iter(plain.stream(2, shuffle=True, seed=1)).get_state()
+        iter(filled.stream(2, shuffle=True, seed=1)).set_state(state)
+        assert cachelayer.open(filled.reference).digest == filled.digest
+    for wrong in (lambda: ref.windows("tokens", 6, value=1), lambda: ref.packed("tokens", 6, value={"id": 1})):
+        with pytest.raises(InvalidArgumentError, match="value"):
+            wrong()
+
+
 def test_padding_is_zero_in_memory_that_an_earlier_batch_has_used(tmp_path: Any) -> None:
     """Of 2 MiB a batch: such memory is used again, as it is."""
     documents = [{"tokens": np.full(700 + number % 50, 1, np.int32)} for number in range(1200)]
