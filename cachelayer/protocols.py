@@ -443,6 +443,9 @@ class DatasetRows(Dataset[T_co], Protocol[T_co]):
             held: records that were fetched.
         """
 
+    def count_values(self, numbers: NDArray[np.int64], name: str, /) -> dict[str, int | float]:
+        """Return how many values a field has in some rows, or the sum of its numbers, by the parts of a mixture."""
+
     def padded_as(self, number: int, /) -> DatasetRows[T_co]:
         """Return the rows padded to the shape of the element of this number.
 

@@ -60,8 +60,8 @@ ATTRIBUTES = {
     "Padded": f"{VIEW} kept",
     "Rolling": f"{VIEW} series short_series",
     "Sampled": "digest element_spec reference stream",
-    "Mixture": "digest element_spec stream",
-    "Stream": "element_spec epoch epochs map map_batches record_numbers sources state with_state without",
+    "Mixture": "digest element_spec reference stream",
+    "Stream": "count element_spec epoch epochs map map_batches record_numbers sources state with_state without",
     "StreamIterator": "advance_to failures get_state load position save set_state stats",
 }
 

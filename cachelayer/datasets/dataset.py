@@ -74,6 +74,10 @@ class BaseDataset(PickledByFields, Dataset[Any]):
     def needed(self, numbers: Ints) -> Needed:  # noqa: ARG002
         return {}
 
+    def padding(self, numbers: Ints, name: str) -> int:  # noqa: ARG002
+        """Return how many values of a field of fixed shape are padding, over some elements."""
+        return 0
+
 
 @dataclass(frozen=True, eq=False)
 class LeafRead:

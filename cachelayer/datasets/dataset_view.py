@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import prod
 from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
 
 from cachelayer.datasets.dataset import BaseDataset, Shards, Stored
 from cachelayer.datasets.origins import of_other_rows, selected_origins
@@ -13,13 +16,13 @@ from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import Attempted, DatasetRows, Digests, Held, Info, Needed, Origins, Sources
 from cachelayer.records.selection import Selection
 from cachelayer.specs import tree
-from cachelayer.specs.leaf_names import leaf_numbers, varying_leaf
+from cachelayer.specs.leaf_names import leaf_named, leaf_number, leaf_numbers, varying_leaf
 from cachelayer.specs.schema import Schema
-from cachelayer.specs.spec import EncodedSpec, SparseSpec, VideoSpec
+from cachelayer.specs.spec import ArraySpec, EncodedSpec, SparseSpec, VideoSpec, describe_leaf, is_static
 from cachelayer.specs.tree import Tree
-from cachelayer.specs.values import Ragged
+from cachelayer.specs.values import Nullable, Ragged
 from cachelayer.support.locks import cached_property
-from cachelayer.support.memory import Ints
+from cachelayer.support.memory import Ints, groups_of, splits_of
 from cachelayer.versions.view_calls import ViewCall, ViewName
 
 if TYPE_CHECKING:
@@ -88,6 +91,9 @@ class DatasetView(BaseDataset, DatasetRows[Any]):
     def sources(self, numbers: Ints) -> Sources:
         return self.base.sources(self.selection.numbers_of(numbers))
 
+    def padding(self, numbers: Ints, name: str) -> int:
+        return self.base.padding(self.selection.numbers_of(numbers), name)
+
     # Questions of streams, builds and adapters.
 
     def batches(self, numbers: Ints, splits: Sequence[int], held: Held | None = None) -> Iterable[Any]:
@@ -111,6 +117,34 @@ class DatasetView(BaseDataset, DatasetRows[Any]):
     @cached_property
     def _schema(self) -> Schema:
         return Schema.of(self.element_spec)
+
+    def count_values(self, numbers: Ints, name: str) -> dict[str, int | float]:
+        parts = self.mixed or (self,)
+        names = [part.info.name for part in parts]
+        keys = [f"{key} ({names[:n].count(key) + 1})" if key in names[:n] else key for n, key in enumerate(names)]
+        counts: dict[str, int | float] = dict.fromkeys(keys, 0)
+        splits = splits_of(np.array(list(map(len, parts))))
+        for part, rows in groups_of(splits[1:].searchsorted(numbers, side="right"), len(parts)):
+            counts[keys[part]] = parts[part]._count_values(numbers[rows] - splits[part], name)
+        return counts
+
+    def _count_values(self, numbers: Ints, name: str) -> int | float:
+        spec = self.element_spec if self.leaves is None else self.leaves.codec.spec
+        leaf = leaf_named(spec, name)
+        if not is_static(leaf):
+            return int(self.lengths(name).take(numbers).sum())
+        if leaf.shape or not isinstance(leaf, ArraySpec):
+            return len(numbers) * prod(dim or 0 for dim in leaf.shape) - self.padding(numbers, name)
+        # A number that users have computed, such as the count of tokens.
+        narrow = self.narrowed([name])
+        values = Schema.of(narrow.element_spec).flatten(narrow.batch(numbers))
+        column = values[leaf_number(narrow.element_spec, name)]
+        if isinstance(column, Nullable):
+            column = column.filled(0)
+        if column.dtype.kind not in "biuf":
+            raise InvalidArgumentError(f"{name!r} is {describe_leaf(leaf)}, which counts nothing")
+        total: int | float = column.sum().item()
+        return total
 
     def padded_as(self, number: int) -> DatasetView:  # noqa: ARG002
         return self

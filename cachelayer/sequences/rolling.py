@@ -106,6 +106,9 @@ class SeriesWindows(BaseDataset):
     def __len__(self) -> int:
         return int(self._splits[-1])
 
+    def padding(self, numbers: Ints, name: str) -> int:
+        return self.records.padding(self.members_of(numbers), name)
+
     def members_of(self, numbers: Ints) -> Ints:
         """Return the numbers of the records of some windows, one window after another."""
         series = self._splits[1:].searchsorted(numbers, side="right")

@@ -1105,7 +1105,7 @@ def open(
     Args:
         reference: ``<url>/<dataset id>@<version>``. Append ``@sha256:<digest>`` to open exactly these records or fail,
             and ``[a:b]`` to open a view of a slice. A :class:`DataRef` is returned as it is, or opened again if other
-            options are passed.
+            options are passed. The ``reference`` of a :class:`Mixture` opens the mixture.
         local_cache, local_cache_bytes, storage_options, verify: as in :class:`Storage`.
 
     Raises:
@@ -1126,6 +1126,17 @@ def open(
         reference = reference.reference
     if not isinstance(reference, str):
         raise InvalidTypeError(f"open takes a reference as a str, not a {type(reference).__name__}")
+    options: dict[str, Any] = {
+        "local_cache": local_cache,
+        "local_cache_bytes": local_cache_bytes,
+        "storage_options": storage_options,
+        "verify": verify,
+    }
+    if reference.startswith("mix("):
+        from cachelayer.views.mix import open_mixture
+
+        mixture: Any = open_mixture(reference, lambda part: open(part, **options))
+        return mixture  # type: ignore[no-any-return]
     parsed = Reference.parse(reference, want="any")
     if not parsed.url:
         raise InvalidArgumentError(
@@ -1135,11 +1146,4 @@ def open(
         raise InvalidNameError(
             f"{without_credentials(reference)!r} names no version: write <url>/<dataset id>@<version>"
         )
-    storage = Storage(
-        parsed.url,
-        local_cache=local_cache,
-        local_cache_bytes=local_cache_bytes,
-        storage_options=storage_options,
-        verify=verify,
-    )
-    return storage.fetch(reference)
+    return Storage(parsed.url, **options).fetch(reference)

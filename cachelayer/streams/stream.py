@@ -15,7 +15,7 @@ from cachelayer.errors import InvalidArgumentError, InvalidTypeError, RecordInde
 from cachelayer.protocols import Sources, T
 from cachelayer.streams.cursor import ChunksWithStates, Cursor
 from cachelayer.streams.iterator import StreamIterator
-from cachelayer.streams.reading.chunk_plan import plan_of, ranges_with
+from cachelayer.streams.reading.chunk_plan import plan_chunk, plan_of, ranges_with
 from cachelayer.streams.reading.failures import MOST_FAILURES
 from cachelayer.streams.reading.step_reader import Learned, StepReader
 from cachelayer.streams.schedule import Schedule
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 B = TypeVar("B")
 U = TypeVar("U")
 OnError = Literal["raise", "replace"]
+_COUNTED_AT_ONCE = 1 << 18
+"""Positions whose values are counted at once."""
 _MOST_LEFT_OUT = 1024
 """The most ranges of steps that a stream leaves out: states carry them."""
 
@@ -338,6 +340,56 @@ class Stream(Generic[T]):
             ([9, 0, 2, 4], [4, 5, 6, 7])
         """
         return self._reader.records.sources(self.record_numbers(step))
+
+    def count(self, field: str, *, steps: int | range | None = None) -> dict[str, int | float]:
+        """Return how many values of a field some steps have over all shards, such as tokens, by dataset of a mixture.
+
+        Padding does not count. No record is read, but for the numbers of a field of one number a record.
+
+        Examples:
+            >>> storage = cachelayer.Storage(folder)
+            >>> spec = {"tokens": cachelayer.ArraySpec("int32", (None,))}
+            >>> web = storage.submit([{"tokens": [1, 2, 3]}, {"tokens": [4]}], "web@v1", element_spec=spec)
+            >>> books = storage.submit([{"tokens": [5, 6]}], "books@v1", element_spec=spec)
+            >>> stream = cachelayer.mix([(web, 1), (books, 1)]).stream(2)
+            >>> stream.count("tokens", steps=1), stream.count("tokens", steps=range(1, 3))
+            ({'web@v1': 3, 'books@v1': 2}, {'web@v1': 4, 'books@v1': 4})
+
+        Args:
+            field: the name of a field of varying length, of an array of one shape, or of one number, which is summed.
+            steps: a range of steps, counted from 0 at ``start``; or so many first steps; None for all.
+
+        Raises:
+            RecordIndexError: if the stream has fewer steps.
+            InvalidArgumentError: if there is no such field, its lengths are not known, or the stream has no end and no
+                steps are given.
+        """
+        schedule = replace(self._schedule, shard_index=0, shard_count=1, rows=None, arranges=False)
+        # Rows that fill up a step are no records of it.
+        schedule = replace(schedule, remainder="keep") if schedule.pads else schedule
+        chosen = range(integer("steps", steps, 0)) if steps is not None and not isinstance(steps, range) else steps
+        if chosen is None:
+            total = schedule.count(schedule.start)
+            if total is None:
+                raise InvalidArgumentError("count() of a stream that has no end: pass steps=range(a, b)")
+            chosen = range(total)
+        if chosen.step != 1 or (len(chosen) and chosen.start < 0):
+            raise InvalidArgumentError(f"steps {chosen}: pass a range of consecutive steps, from 0 on")
+        records = self._reader.records
+        counts = records.count_values(np.empty(0, np.int64), field)
+        if not chosen:
+            return counts
+        position = schedule.step(chosen.start).begin
+        end = schedule.step(chosen.stop - 1).end
+        while position < end:
+            most = -(-min(_COUNTED_AT_ONCE, end - position) // schedule.global_batch)
+            plan = plan_chunk(schedule, position, most)
+            if plan is None:
+                break
+            for name, count in records.count_values(plan.numbers, field).items():
+                counts[name] += count
+            position = plan.steps.following
+        return counts
 
     def without(self, *, steps: Sequence[int] = (), records: Sequence[int] = ()) -> Self:
         """Return the stream without some steps: to skip those at which a loss jumped, for example.

@@ -78,6 +78,9 @@ class Members(PickledByFields):
         for part, rows in groups_of(part_of, len(self.members)):
             yield self.members[part], rows, numbers[rows] - self.splits[part]
 
+    def padding(self, numbers: Ints, name: str) -> int:
+        return sum(member.padding(own, name) for member, _, own in self.by_member(numbers))
+
     def _groups(self, numbers: Ints) -> list[tuple[DatasetView, Ints, Ints]]:
         """Return what :meth:`by_member` yields; of no rows, the first member, whose arrays an empty batch has."""
         return list(self.by_member(numbers)) or [(self.members[0], numbers, numbers)]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import ast
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic, Unpack, overload
 
@@ -25,7 +26,15 @@ from cachelayer.streams.stream_options import (
 )
 from cachelayer.support.arguments import explains_options
 from cachelayer.views.joined import join
-from cachelayer.views.mixture_weights import Weights, checked_weight, is_integer, scheduled, stages_of
+from cachelayer.views.mixture_weights import (
+    Weights,
+    checked_weight,
+    is_integer,
+    scheduled,
+    stages_of,
+    weight_literal,
+    weight_of_literal,
+)
 from cachelayer.views.sampling import Sampled
 from cachelayer.views.view import View
 
@@ -84,6 +93,7 @@ class Mixture(Generic[T]):
         parts: the datasets and their weights, as the user passed them.
         turns: which dataset each position belongs to.
         length: the number of positions of an epoch, which a mixture without ``stop`` never reaches.
+        options: the other arguments of :func:`cachelayer.mix` that are not the defaults, as literals.
 
     Examples:
         >>> letters = cachelayer.wrap("abcd", identity="letters")
@@ -93,8 +103,11 @@ class Mixture(Generic[T]):
         [['a', '1', 'b'], ['c', '2', 'd']]
     """
 
-    def __init__(self, parts: Sequence[tuple[View[T], Any]], turns: Turns, length: int = ENDLESS) -> None:
+    def __init__(
+        self, parts: Sequence[tuple[View[T], Any]], turns: Turns, length: int, options: Mapping[str, Any]
+    ) -> None:
         self._parts = tuple(parts)
+        self._options = options
         self._turns = turns
         self._length = length
         members = tuple(ref._current for ref, _ in parts)
@@ -118,6 +131,25 @@ class Mixture(Generic[T]):
             (True, False)
         """
         return Digests.joined(b"mixture", [ref._records.origins.digests for ref, _ in self._parts]).elements
+
+    @property
+    def reference(self) -> str:
+        """A text with which :func:`cachelayer.open` opens this mixture again, or raises; see :attr:`View.reference`.
+
+        It has the references of all datasets, and so their digests, and the arguments of :func:`cachelayer.mix`.
+
+        Raises:
+            InvalidArgumentError: if a dataset has no reference.
+
+        Examples:
+            >>> ref = cachelayer.Storage(folder).submit([1, 2, 3], "numbers@v1")
+            >>> mixture = cachelayer.mix([(ref[:2], 2), (ref[2:], 1)], stop="first")
+            >>> [batch.tolist() for batch in cachelayer.open(mixture.reference).stream(3)]
+            [[1, 3]]
+        """
+        parts = [(ref.reference, weight_literal(checked_weight(weight))) for ref, weight in self._parts]
+        options = [f"{name}={value!r}" for name, value in self._options.items()]
+        return f"mix({', '.join([repr(parts), *options])})"
 
     @property
     def _digest_text(self) -> str:
@@ -271,8 +303,30 @@ def mix(
         raise InvalidArgumentError(f"stop {stop!r}: pass 'first', 'all' or None")
     refs = [ref for ref, _ in pairs]
     members = [ref._current for ref in refs]
-    turns = scheduled(_stages([weight for _, weight in pairs], schedule), members, by)
-    return Mixture(pairs, turns, ENDLESS if stop is None else _end(turns, refs, stop))
+    stages = _stages([weight for _, weight in pairs], schedule)
+    turns = scheduled(stages, members, by)
+    options: dict[str, Any] = {}
+    if schedule is not None:
+        options["schedule"] = {start: tuple(map(weight_literal, weights)) for start, weights in stages.items()}
+    options |= {name: value for name, value in {"stop": stop, "by": by}.items() if value not in (None, "records")}
+    return Mixture(pairs, turns, ENDLESS if stop is None else _end(turns, refs, stop), options)
+
+
+def open_mixture(reference: str, open_part: Callable[[str], View[Any]]) -> Mixture[Any]:
+    """Return the mixture that a reference names, with a function that opens each dataset."""
+    try:
+        node = ast.parse(reference, mode="eval").body
+        if not isinstance(node, ast.Call):
+            raise TypeError(node)
+        pairs = [(str(part), weight) for part, weight in ast.literal_eval(*node.args)]
+        options = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in node.keywords}
+        stages = options.get("schedule", {}).items()
+        if stages:
+            options["schedule"] = {start: tuple(map(weight_of_literal, weights)) for start, weights in stages}
+        weights = [weight_of_literal(weight) for _, weight in pairs]
+    except (SyntaxError, ValueError, TypeError, AttributeError, RecursionError, MemoryError) as error:
+        raise InvalidArgumentError(f"{reference[:200]!r} is no reference of a mixture: {error}") from error
+    return mix([(open_part(part), weight) for (part, _), weight in zip(pairs, weights, strict=True)], **options)
 
 
 def _declared(member: DatasetView) -> DatasetView:

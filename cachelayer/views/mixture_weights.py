@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.datasets.dataset import BaseDataset
 from cachelayer.datasets.dataset_view import DatasetView
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.specs import tree
@@ -20,7 +19,6 @@ from cachelayer.specs.spec import describe_leaf, is_static
 from cachelayer.streams.order.mixture import MOST_TURNS, Turns, turns_of
 from cachelayer.streams.order.orders import MOST_POSITIONS
 from cachelayer.support.arguments import integer, is_choice
-from cachelayer.support.memory import Ints
 from cachelayer.views.joined import Joined
 from cachelayer.views.sampling import field_of_all, is_one_number
 
@@ -49,6 +47,18 @@ def checked_weight(weight: Any) -> Fraction:
     if weight < 0:
         raise InvalidArgumentError(f"weight {weight}: it must not be negative")
     return Fraction(str(weight))
+
+
+def weight_literal(weight: Fraction) -> int | float | str:
+    """Return a weight as a reference writes it: 2, 0.7 or ``'1/3'``."""
+    if weight.denominator == 1:
+        return weight.numerator
+    return float(weight) if Fraction(str(float(weight))) == weight else str(weight)
+
+
+def weight_of_literal(weight: Any) -> Any:
+    """Return a weight that a reference writes, as :func:`checked_weight` takes it."""
+    return Fraction(weight) if isinstance(weight, str) else weight
 
 
 def stages_of(schedule: Any, parts: int) -> dict[int, Weights]:
@@ -131,7 +141,7 @@ def _total(part: DatasetView, by: str) -> Fraction:
             raise InvalidArgumentError(f"by={by!r}: a value of {part!r} is negative or not finite")
         return Fraction(values.sum(dtype=np.float64 if values.dtype.kind == "f" else object))
     if is_static(leaf):
-        padding = sum(_padding(part.base, numbers, by) for numbers in part.selection.pieces())
+        padding = sum(part.base.padding(numbers, by) for numbers in part.selection.pieces())
         return Fraction(len(part) * prod(dim or 0 for dim in leaf.shape) - padding)
     if stored is None:
         raise InvalidArgumentError(
@@ -139,20 +149,3 @@ def _total(part: DatasetView, by: str) -> Fraction:
             "of fixed shape, and arrays of shape [None], bytes and str of stored records have lengths"
         )
     return Fraction(part.lengths(by).total)
-
-
-def _padding(dataset: BaseDataset, numbers: Ints, name: str) -> int:
-    """Return how many values of a field of fixed shape are padding, over some elements."""
-    from cachelayer.sequences.documents import DocumentRows
-    from cachelayer.sequences.padded import PaddedElements
-    from cachelayer.sequences.rolling import SeriesWindows
-
-    if isinstance(dataset, (DocumentRows, PaddedElements)):
-        return dataset.padding(numbers, name)
-    if isinstance(dataset, DatasetView):
-        return _padding(dataset.base, dataset.selection.numbers_of(numbers), name)
-    if isinstance(dataset, SeriesWindows):
-        return _padding(dataset.records, dataset.members_of(numbers), name)
-    if isinstance(dataset, Joined):
-        return sum(_padding(member, own, name) for member, _, own in dataset.by_member(numbers))
-    return 0

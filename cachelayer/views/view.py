@@ -973,7 +973,7 @@ class View(Generic[T]):
             ([1, 1, 1, 2], [0, 1, 2, 0])
             >>> storage = cachelayer.Storage(folder)
             >>> storage.fetch("texts@v1").packed("tokens", 5, value=-1)[1]["tokens"].tolist()
-            [4, 5, 7, 8, -1]
+            [6, 7, 8, -1, -1]
         """
         from cachelayer.sequences.packs import pack_rows
 

@@ -178,6 +178,77 @@ def test_weights_are_shares_of_values(tmp_path: Path, by: str) -> None:
     assert rows(by_values.stream(8), 200) == rows(by_records.stream(8), 200)
 
 
+def test_the_reference_of_a_mixture_opens_it_again(refs: list[Any]) -> None:
+    options: dict[str, Any] = {"shuffle": True, "seed": 1}
+    weights = (Fraction(1, 3), 0.25, 2)
+    for mixture in (
+        cachelayer.mix(list(zip(refs, weights, strict=True))),
+        cachelayer.mix([(refs[0][::-1], 2), (refs[1].where("n > 3"), 1)], stop="all"),
+        cachelayer.mix([(ref, 1) for ref in refs], schedule=SCHEDULE, by="n"),
+    ):
+        opened: Any = cachelayer.open(mixture.reference)
+        assert (opened.digest, opened.reference) == (mixture.digest, mixture.reference)
+        state = iter(mixture.stream(7, **options, start=20)).get_state()
+        assert rows(opened.stream(7, **options), 9) == rows(mixture.stream(7, **options), 9)
+        iter(opened.stream(7, **options)).set_state(state)
+    with pytest.raises(InvalidArgumentError, match="no reference"):
+        _ = cachelayer.mix([(cachelayer.concat(refs), 1)]).reference
+    good = cachelayer.mix([(refs[0], 1)]).reference
+    for wrong in (good[:-1], good.replace("1)", "print(1))"), good[:-1] + ", more=1)", "mix(5)", "mix([1])"):
+        with pytest.raises((InvalidArgumentError, InvalidTypeError, UnknownOptionError)):
+            cachelayer.open(wrong)
+
+
+@pytest.mark.parametrize("kind", ["documents", "windows", "packs", "padded", "joined"])
+def test_steps_are_counted_by_dataset_as_their_batches_are(tmp_path: Path, kind: str) -> None:
+    storage, rng = Storage(tmp_path), np.random.default_rng(0)
+    spec = {"tokens": ArraySpec("int32", (None,)), "worth": ArraySpec("float32")}
+    parts: list[Any] = []
+    for number, name in enumerate(("web", "books", "web")):
+        tokens = [np.full(length, number + 1, np.int32) for length in rng.integers(0, 9, 40)]
+        rows = [{"tokens": each, "worth": number + 1.0} for each in tokens]
+        ref: Any = storage.cache(rows, name, f"v{number}", element_spec=spec) if number < 2 else parts[0]
+        views = {
+            "documents": lambda ref: ref,
+            "windows": lambda ref: ref.windows("tokens", 7, remainder="pad", separator=9),
+            "packs": lambda ref: ref.packed("tokens", 9, segments=False),
+            "padded": lambda ref: ref.padded({"tokens": 8}),
+            "joined": lambda ref: cachelayer.concat([ref.packed("tokens", 9), ref[:20].packed("tokens", 9)]),
+        }
+        parts.append(views[kind](ref) if number < 2 else ref)
+    mixture = cachelayer.mix(list(zip(parts, (3, 1, 2), strict=True)))
+    whole = mixture.stream(8, shuffle=True, seed=1)
+    some = mixture.stream(8, shuffle=True, seed=1, shard=(1, 2))
+    names = [*whole.count("tokens", steps=0)]
+    assert len(names) == 3
+    assert names[2] == f"{names[0]} (2)"
+    sizes = [len(part) for part in parts]
+    for steps in (range(5), range(3, 40)):
+        expected = [0, 0, 0]
+        for step in steps:
+            batch, numbers = whole[step], whole.record_numbers(step)
+            tokens = batch["tokens"]
+            for row, number in enumerate(numbers.tolist()):
+                mask = batch["tokens_mask"][row] if "tokens_mask" in batch else None
+                mask = batch["tokens_segment_ids"][row] > 0 if "tokens_segment_ids" in batch else mask
+                count = len(tokens[row]) if mask is None else int(np.count_nonzero(mask))
+                expected[int(np.searchsorted(np.cumsum(sizes), number, side="right"))] += count
+        counted = whole.count("tokens", steps=steps)
+        assert [*counted.values()] == expected
+        assert some.count("tokens", steps=steps) == counted
+    if kind == "documents":
+        assert whole.count("worth", steps=6)[names[1]] == 2 * 8
+        alone = parts[0].stream(7, num_epochs=2, remainder="pad")
+        assert alone.count("tokens") == {"web@v0": 2 * parts[0].total("tokens")}
+        assert alone.without(steps=[2]).count("tokens")["web@v0"] < 2 * parts[0].total("tokens")
+        with pytest.raises(InvalidArgumentError, match="steps="):
+            whole.count("tokens")
+        with pytest.raises(InvalidArgumentError, match="no"):
+            alone.count("token")
+        with pytest.raises(RecordIndexError):
+            alone.count("tokens", steps=1000)
+
+
 @pytest.mark.parametrize("kind", ["padded", "windows", "packed", "masked packs", "beside", "rolling", "joined"])
 def test_padding_is_no_value_that_counts(tmp_path: Path, kind: str) -> None:
     many = document_views(tmp_path)["many"][0]
