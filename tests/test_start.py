@@ -33,7 +33,7 @@ NEEDED = {
     "objects.": "local open_store paths store",
     "records.": "codec layout leaf_codecs leaf_columns selection spans",
     "storage.": "catalog storage",
-    "streams.": "ahead.background ahead.prefetch cursor iterator order.orders order.permutation "
+    "streams.": "ahead.background ahead.prefetch cursor iterator order.orders order.permutation order.phases "
     "reading.chunk_plan reading.failures reading.step_reader schedule state stream stream_options "
     "stream_stats",
     "versions.": "log manifest reference shard_set shard_table snapshot stored_version view_calls",
