@@ -49,25 +49,6 @@ class SubmitOptions(TypedDict, total=False):
     metadata: Mapping[str, Any] | None
 
 
-DEFAULTS: SubmitOptions = {
-    "element_spec": None,
-    "compression": None,
-    "shard_bytes": DEFAULT_SHARD_BYTES,
-    "max_records": None,
-    "unbatch": False,
-    "on_error": "raise",
-    "validate": True,
-    "allow_empty": False,
-    "workers": 1,
-    "engine": None,
-    "resume": True,
-    "progress": None,
-    "description": None,
-    "metadata": None,
-}
-"""What each option is unless the user passes it."""
-
-
 @dataclass(frozen=True)
 class Hosts:
     """This host, and its place among the hosts that build a version together."""
@@ -135,39 +116,39 @@ class BuildOptions:
 
         An error about an unknown option also names ``beside``, the other keywords of the call.
         """
-        check_options(options, [*DEFAULTS, *beside])
-        given: dict[str, Any] = {**DEFAULTS, **options}
-        spec = given["element_spec"]
-        most = given["max_records"]
-        shows = given["progress"]
-        engine = given["engine"]
-        if given["on_error"] not in ON_ERROR:
-            known = ", ".join(map(repr, ON_ERROR))
-            raise InvalidArgumentError(f"on_error {given['on_error']!r}: it must be one of {known}")
-        workers = integer("workers", given["workers"], 1)
+        check_options(options, [*SubmitOptions.__annotations__, *beside])
+        spec = options.get("element_spec")
+        most = options.get("max_records")
+        shows = options.get("progress")
+        engine = options.get("engine")
+        resume = options.get("resume", True)
+        on_error = options.get("on_error", "raise")
+        if on_error not in ON_ERROR:
+            raise InvalidArgumentError(f"on_error {on_error!r}: it must be one of {', '.join(map(repr, ON_ERROR))}")
+        workers = integer("workers", options.get("workers", 1), 1)
         if hosts is not None and engine is not None:
             raise InvalidArgumentError(
                 "hosts= and engine=: the hosts, or the engine, divide the parts: leave out one of them; workers= "
                 "divides the parts of a host among its processes"
             )
-        if hosts is not None and not given["resume"]:
+        if hosts is not None and not resume:
             raise InvalidArgumentError(
                 "resume=False: hosts that build together go on from each other's notes: leave it out, or build on one"
             )
         return cls(
             element_spec=None if spec is None else declared(spec),
-            compression=Compression.parse(given["compression"]),
-            shard_bytes=integer("shard_bytes", given["shard_bytes"], 1),
+            compression=Compression.parse(options.get("compression")),
+            shard_bytes=integer("shard_bytes", options.get("shard_bytes", DEFAULT_SHARD_BYTES), 1),
             max_records=None if most is None else integer("max_records", most, 0),
-            unbatch=boolean("unbatch", given["unbatch"]),
-            on_error=given["on_error"],
-            validate=boolean("validate", given["validate"]),
-            allow_empty=boolean("allow_empty", given["allow_empty"]),
+            unbatch=boolean("unbatch", options.get("unbatch", False)),
+            on_error=on_error,
+            validate=boolean("validate", options.get("validate", True)),
+            allow_empty=boolean("allow_empty", options.get("allow_empty", False)),
             progress=None if shows is None else boolean("progress", shows),
-            resume=boolean("resume", given["resume"]),
+            resume=boolean("resume", resume),
             workers=workers,
             engine=None if engine is None else engine_of(engine, workers),
-            annotations=checked_annotations(given["description"], given["metadata"]),
+            annotations=checked_annotations(options.get("description"), options.get("metadata")),
             hosts=None if hosts is None else Hosts.checked(hosts),
         )
 

@@ -12,7 +12,7 @@ import cachelayer
 from cachelayer import Storage, SubmitOptions
 from cachelayer.builds.as_source import as_source
 from cachelayer.builds.batches import MAX_BATCH_RECORDS, batch_records
-from cachelayer.builds.build_options import DEFAULTS, BuildOptions
+from cachelayer.builds.build_options import BuildOptions
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
 
 
@@ -87,10 +87,13 @@ def test_a_dict_of_datasets_is_taken_as_splits(storage: Storage) -> None:
     assert len(storage.cache(columns, "columns@v1")) == 3
 
 
-def test_every_option_has_a_default_and_is_checked() -> None:
-    assert DEFAULTS.keys() == SubmitOptions.__annotations__.keys()
+def test_every_option_may_be_left_out_and_is_checked() -> None:
     assert SubmitOptions.__required_keys__ == frozenset()
-    assert BuildOptions.of(DEFAULTS) == BuildOptions.of({})
+    for name in SubmitOptions.__annotations__:
+        with pytest.raises(CacheLayerError):
+            BuildOptions.of({name: object()})
+    for name in ("element_spec", "compression", "max_records", "progress", "engine", "description", "metadata"):
+        assert BuildOptions.of({name: None}) == BuildOptions.of({})
 
 
 WRONG: Any = {"shard_byte": 1}
