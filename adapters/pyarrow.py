@@ -19,7 +19,14 @@ from numpy.typing import NDArray
 
 from cachelayer.adapters.frameworks.arrow_arrays import table_of
 from cachelayer.adapters.sources.arrow_columns import is_list
-from cachelayer.adapters.sources.arrow_source import ArrowPart, first_rows, source_of_parts, source_of_table
+from cachelayer.adapters.sources.arrow_source import (
+    ArrowPart,
+    filled,
+    first_rows,
+    source_of_parts,
+    source_of_table,
+    with_constants,
+)
 from cachelayer.adapters.sources.files import File, Files, Paths, file_source, reading
 from cachelayer.adapters.sources.text_files import check_convert_options, csv_part, json_lines
 from cachelayer.builds.batches import BATCH_NBYTES, MAX_BATCH_RECORDS, stacked_records
@@ -141,7 +148,12 @@ def to_arrow(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None = None
 
 @explains_options
 def from_parquet(
-    paths: Paths, columns: Sequence[str] | None = None, schema: Any = None, *, storage_options: Options = None
+    paths: Paths,
+    columns: Sequence[str] | None = None,
+    schema: Any = None,
+    *,
+    fill: Mapping[str, Any] | None = None,
+    storage_options: Options = None,
 ) -> FileSource:
     """Return a source of the rows of Parquet files. It can be read from any row group.
 
@@ -154,6 +166,7 @@ def from_parquet(
         columns: the columns to read; all by default.
         schema: a ``pyarrow.Schema`` of the columns to read; every file is cast to it. By default every file must have
             the schema of the first.
+        fill: by the name of each column that some files lack, the value that it has in their rows, or None.
         storage_options: options of fsspec's client.
 
     Examples:
@@ -165,9 +178,11 @@ def from_parquet(
         >>> cachelayer.Storage(folder / "cache").cache(source, "rows@v1")[2]
         {'text': 'c'}
     """
-    part = partial(_parquet_part, columns, schema)
-    options = {"columns": columns, "schema": schema}
-    return _source("parquet", Files(paths, storage_options), part, options, casts=schema is not None)
+    part = partial(_parquet_part, columns, schema, fill or {})
+    options = {"columns": columns, "schema": schema, **({"fill": dict(fill)} if fill else {})}
+    names = (columns or ()) if schema is None else schema.names
+    unified = partial(filled, fill=fill, names=names) if fill else list
+    return _source("parquet", Files(paths, storage_options), part, options, unified, casts=schema is not None)
 
 
 @explains_options
@@ -262,12 +277,18 @@ def from_json(paths: Paths, schema: Any = None, *, storage_options: Options = No
 
 
 def _source(
-    kind: str, files: Files, part: Callable[[File], ArrowPart], options: Mapping[str, Any], *, casts: bool
+    kind: str,
+    files: Files,
+    part: Callable[[File], ArrowPart],
+    options: Mapping[str, Any],
+    unified: Callable[[Iterable[ArrowPart]], list[ArrowPart]] = list,
+    *,
+    casts: bool,
 ) -> FileSource:
     def opened(found: Sequence[File], declared: Tree | None) -> Source:
         with Pool(_FILES_AT_ONCE, "cachelayer-arrow") as pool:
             parts = list(pool.map(part, found))
-        return source_of_parts(kind, parts, declared, casts=casts)
+        return source_of_parts(kind, unified(parts), declared, casts=casts)
 
     return file_source(files, opened, options)
 
@@ -279,12 +300,13 @@ def _settings(options: Any) -> dict[str, Any] | None:
     return {name: value for name, value in values.items() if not callable(value) or isinstance(value, FunctionType)}
 
 
-def _parquet_part(columns: Sequence[str] | None, schema: Any, file: File) -> ArrowPart:
+def _parquet_part(columns: Sequence[str] | None, schema: Any, fill: Mapping[str, Any], file: File) -> ArrowPart:
     with reading(file.name, "is not a Parquet file, or is cut short"), _parquet_file(file) as opened:
         stored = opened.schema_arrow
         metadata = opened.metadata
     added = {key: value for key, value in partition_of(file.path).items() if key not in stored.names}
-    own = _selected(pa.schema([*stored, *((key, pa.string()) for key in added)]), columns, schema)
+    every = pa.schema([*stored, *((key, pa.string()) for key in added)])
+    own = _selected(every, columns, schema, fill)
     read = [name for name in own.names if name not in added]
     with_int96 = _int96_columns(metadata, {*read})
     int96 = [name for name in read if name in with_int96]
@@ -299,10 +321,12 @@ def _parquet_part(columns: Sequence[str] | None, schema: Any, file: File) -> Arr
         for batch, times in zip(values, exact, strict=False):
             for name in int96:
                 _check_times(times.column(name), batch.schema.field(name), file.name)
-            yield batch if own.names == stored.names else _with_texts(batch, own, added)
+            # A batch without columns has rows too, which others fill.
+            yield batch if own.names in ([], stored.names) else with_constants(batch, own, added)
 
     starts = first_rows([metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)])
-    return ArrowPart(file.name, schema or own, batches, metadata.num_rows, starts, _nbytes_of(metadata, read))
+    cast = own if schema is None else pa.schema([schema.field(name) for name in own.names])
+    return ArrowPart(file.name, cast, batches, metadata.num_rows, starts, _nbytes_of(metadata, read))
 
 
 def _column_of(path: str, names: Collection[str]) -> str | None:
@@ -426,12 +450,6 @@ def rows_at_once(file: pq.FileMetaData, group: int, longest: Longest | None = No
     return max(1, min(rows, _MOST_NBYTES // max(1, largest)))
 
 
-def _with_texts(batch: pa.RecordBatch, schema: pa.Schema, texts: Mapping[str, str | None]) -> pa.RecordBatch:
-    whole = {key: pa.repeat(pa.scalar(text, pa.string()), len(batch)) for key, text in texts.items()}
-    columns = [whole[name] if name in whole else batch.column(name) for name in schema.names]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
 def partition_of(path: str) -> dict[str, str | None]:
     """Return the keys and values of the folders directly above a file, the outermost first; None for null."""
     folders = path.replace("\\", "/").split("/")[:-1]
@@ -481,11 +499,13 @@ def _rows_of_ipc(file: File, schema: pa.Schema) -> list[int]:
         return [opened.get_batch(number).num_rows for number in range(opened.num_record_batches)]
 
 
-def _selected(own: Any, columns: Sequence[str] | None, schema: Any) -> Any:
+def _selected(own: Any, columns: Sequence[str] | None, schema: Any, fill: Collection[str] = ()) -> Any:
+    """Return the part of a file's schema that is read, which may lack columns that ``fill`` names."""
     own_names = own.names
     names = own_names if columns is None else list(columns)
     names = names if schema is None else schema.names
     known = {*own_names}
+    names = [name for name in names if name in known or name not in fill]
     missing = [name for name in names if name not in known]
     if missing:
         raise InvalidArgumentError(f"there is no column {missing[0]!r} among {own_names}")

@@ -189,6 +189,50 @@ def source_of_parts(
     return replace(source, starts=starts, record_nbytes=record_nbytes, workers_make="parts")
 
 
+def filled(parts: Sequence[ArrowPart], fill: Mapping[str, Any], names: Sequence[str] = ()) -> list[ArrowPart]:
+    """Return parts with the columns of all, those of ``names`` first; a column that a part lacks has one value there.
+
+    A column that is not in ``fill`` stays missing.
+    """
+    fields = {field.name: field for part in reversed(parts) for field in part.schema}
+    unknown = [name for name in fill if name not in fields]
+    if unknown:
+        raise InvalidArgumentError(f"fill: no file has a column {unknown[0]!r}")
+    order = dict.fromkeys([*names, *(name for part in parts for name in part.schema.names)])
+    return [_filled(part, [fields[name] for name in order if name in fields], fill) for part in parts]
+
+
+def _filled(part: ArrowPart, fields: Sequence[pa.Field], fill: Mapping[str, Any]) -> ArrowPart:
+    own = {*part.schema.names}
+    missing = {field.name: fill[field.name] for field in fields if field.name not in own and field.name in fill}
+    stored = {field.name: field for field in part.schema}
+    chosen = [stored.get(field.name, field) for field in fields if field.name in own or field.name in missing]
+    schema = pa.schema(chosen, part.schema.metadata)
+
+    def batches(row: int) -> Iterator[pa.RecordBatch]:
+        for batch in part.batches(row):
+            # A batch that is cast later has the types of its file.
+            types = {field.name: field for field in batch.schema}
+            fitting = pa.schema([types.get(field.name, field) for field in schema])
+            yield with_constants(batch, fitting, missing)
+
+    return replace(part, schema=schema, batches=batches) if schema.names != part.schema.names else part
+
+
+def with_constants(batch: pa.RecordBatch, schema: pa.Schema, values: Mapping[str, Any]) -> pa.RecordBatch:
+    """Return a batch with the columns of a schema, some of which have one value in all rows."""
+    columns = []
+    for field in schema:
+        if field.name not in values:
+            columns.append(batch.column(field.name))
+            continue
+        try:
+            columns.append(pa.repeat(pa.scalar(values[field.name], field.type), len(batch)))
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise InvalidArgumentError(f"fill: column {field.name!r} is {field.type}: {error}") from error
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
 def _source_of(
     kind: str, parts: Sequence[ArrowPart], spec: Tree, leaves: FileLeaves, metadata: Mapping[str, Any], *, casts: bool
 ) -> Source:
@@ -318,19 +362,27 @@ def rows_nbytes(rows: pa.RecordBatch | pa.Table) -> int:
 
 def _check_schema(first: ArrowPart, name: str, schema: pa.Schema) -> None:
     mine = first.schema
-    if mine.names == schema.names and mine.types == schema.types:
+    names = mine.names
+    other_names = schema.names
+    if names == other_names and mine.types == schema.types:
         return
-    change = f"its columns are [{tree.listed(schema.names)}], not [{tree.listed(mine.names)}]"
-    if {*schema.names} != {*mine.names} and max(len(schema), len(mine)) > tree.LISTED:
-        missing = [name for name in mine.names if name not in schema.names]
-        others = [name for name in schema.names if name not in mine.names]
-        change = f"{change}: it lacks {tree.listed(missing)}, and has {tree.listed(others)} besides,"
-    if mine.names == schema.names:
+    change = f"its columns are [{tree.listed(other_names)}], not [{tree.listed(names)}]"
+    advice = "pass schema= with the types to read"
+    known = {*names}
+    known_there = {*other_names}
+    if known != known_there:
+        missing = [name for name in names if name not in known_there]
+        others = [name for name in other_names if name not in known]
+        if max(len(names), len(other_names)) > tree.LISTED:
+            change = f"{change}: it lacks {tree.listed(missing)}, and has {tree.listed(others)} besides,"
+        listed = ", ".join(f"{name!r}: None" for name in [*missing, *others][: tree.LISTED])
+        advice = f"from_parquet() takes fill={{{listed}}}, with the value, or None, where a column is missing"
+    if names == other_names:
         column = next(field.name for field, kind in zip(mine, schema.types, strict=True) if field.type != kind)
         change = f"column {column!r} is {schema.field(column).type}, not {mine.field(column).type}"
     raise SourceError(
-        f"the schema changes at {name or 'a later part'}: {change} as in {first.name or 'the first'}: "
-        "pass schema= with the types to read, or write the files again with one schema"
+        f"the schema changes at {name or 'a later part'}: {change} as in {first.name or 'the first'}: {advice}, or "
+        "write the files again with one schema"
     )
 
 

@@ -6,6 +6,7 @@ import json
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -18,9 +19,10 @@ from cachelayer.builds.recipe import Recipe
 from cachelayer.builds.source import Source
 from cachelayer.builds.source_files import FileFacts
 from cachelayer.engines import Engine, Processes
-from cachelayer.errors import InvalidArgumentError
+from cachelayer.errors import CacheLayerError, InvalidArgumentError
 from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.specs import spec_json
+from cachelayer.specs.tree import Tree
 from cachelayer.versions.log import Log
 from cachelayer.versions.notes import FORMAT, Notes
 
@@ -174,6 +176,20 @@ def _source_and_options(request: BuildRequest) -> tuple[Source, BuildOptions]:
     try:
         source = as_source(obj, unbatch=options.unbatch, element_spec=extension.spec)
     except InvalidArgumentError as error:
+        own = _undeclared_spec(obj, options)
+        if own is not None:
+            # This names the fields that differ.
+            check_fits(name, extension.spec, extension.new_fields, own)
         raise InvalidArgumentError(f"this source cannot be appended to {name}: {error}") from error
-    check_fits(name, extension.spec, own_spec(source))
-    return source, replace(options, element_spec=extension.spec)
+    options = replace(options, element_spec=extension.spec)
+    check_fits(name, extension.spec, extension.new_fields, own_spec(source))
+    if extension.new_fields:
+        options = replace(options, element_spec=known_spec(source, options))
+    return source, options
+
+
+def _undeclared_spec(obj: Any, options: BuildOptions) -> Tree | None:
+    """Return the spec that a source has by itself; None if it is not known."""
+    with suppress(CacheLayerError):
+        return own_spec(as_source(obj, unbatch=options.unbatch))
+    return None

@@ -5,7 +5,7 @@ A declared spec may be partial: what it leaves out is taken from the source, or 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -18,7 +18,7 @@ from cachelayer.builds.source import Source
 from cachelayer.errors import ElementError, InvalidArgumentError
 from cachelayer.records.infer import FIRST_ELEMENTS, MOST_ELEMENTS, infer_spec, may_lack_keys, overlaid
 from cachelayer.specs import tree
-from cachelayer.specs.spec import ArraySpec, EncodedSpec, LeafSpec, as_nullable
+from cachelayer.specs.spec import ArraySpec, EncodedSpec, JsonSpec, LeafSpec, as_nullable
 from cachelayer.specs.tree import Tree
 
 
@@ -103,10 +103,15 @@ def spec_of_batches(
     return spec, chain((first.pop(0) for _ in range(len(first))), batches)
 
 
-def check_fits(name: str, spec: Tree, added: Tree | None) -> None:
+FILL_HINT = (
+    "Name each field that only one of both has in fill={name: value or None}, for the others; or convert the elements"
+)
+
+
+def check_fits(name: str, spec: Tree, new_fields: Collection[str], added: Tree | None) -> None:
     """Raise if the elements of a source cannot be appended to a version.
 
-    ``added`` is None if only its elements show the spec of the source.
+    ``added`` is None if only its elements show the spec of the source. It has ``new_fields`` besides those of ``spec``.
     """
     if added is None:
         zoned = next((path for path, leaf in tree.leaves(spec) if leaf.timezone is not None), None)
@@ -116,11 +121,13 @@ def check_fits(name: str, spec: Tree, added: Tree | None) -> None:
                 "table or a frame, whose columns do"
             )
         return
+    if new_fields:
+        spec = {**spec, **{key: added[key] if key in added else ArraySpec(bool) for key in new_fields}}
     differences = _differences(dict(tree.leaves(spec)), dict(tree.leaves(added)))
     if differences:
         raise InvalidArgumentError(
             f"this source cannot be appended to {name}: its elements have another spec: {'; '.join(differences)}. "
-            "Convert its elements, or build a new dataset of all records"
+            f"{FILL_HINT}"
         )
 
 
@@ -145,7 +152,7 @@ def _fits(ours: LeafSpec, theirs: LeafSpec) -> bool:
         return theirs.dtype is bytes
     if type(ours) is not type(theirs) or len(ours.shape) != len(theirs.shape):
         return False
-    if isinstance(ours, EncodedSpec):
+    if isinstance(ours, (EncodedSpec, JsonSpec)):
         return as_nullable(ours) == as_nullable(theirs)
     dims = zip(ours.shape, theirs.shape, strict=True)
     return all(mine is None or dim is None or mine == dim for mine, dim in dims) and ours == replace(

@@ -8,25 +8,32 @@
                      + columns
 
 If the base has added columns, new records are written in two places: their fields of the records to new shards, and
-their columns to copies of the column files that are longer.
+their columns to copies of the column files that are longer. Fields that the base lacks are an added column too, whose
+first rows have the value of ``fill``::
+
+    base      id  text               id  text  lang
+    source    id  text  lang    ->   0   ...   None    fill={"lang": None}
+                                     1   ...   3
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from cachelayer.builds.batches import stacked_records
 from cachelayer.builds.build_options import BuildOptions
+from cachelayer.builds.element_specs import check_fits
 from cachelayer.builds.encode import Encoder
 from cachelayer.builds.shard_pipeline import ShardPipeline
 from cachelayer.builds.shard_target import ShardTarget
 from cachelayer.builds.source import Source
-from cachelayer.errors import CorruptionError, InvalidArgumentError, RefusedError, SourceError
+from cachelayer.errors import CorruptionError, ElementError, InvalidArgumentError, RefusedError, SourceError
 from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.frames import PREFIX, Frames
 from cachelayer.records.leaf_columns import Column, Columns
@@ -64,6 +71,10 @@ class Extension(Protocol):
         """The spec that the elements of the source must have; None for any."""
 
     @property
+    def new_fields(self) -> Collection[str]:
+        """The keys that elements have besides those of the spec."""
+
+    @property
     def is_put_again(self) -> bool:
         """True if :meth:`finish` writes the records into other files, so that no version names what was built."""
 
@@ -79,6 +90,7 @@ class NewRecords:
 
     base: ClassVar[StoredVersion | None] = None
     spec: ClassVar[Tree | None] = None
+    new_fields: ClassVar[tuple[str, ...]] = ()
     is_put_again: ClassVar[bool] = False
 
     def finish(
@@ -105,12 +117,12 @@ class Appending:
 
     base: StoredVersion
     fill: Mapping[str, Any] = field(default_factory=dict)
-    """The values of added columns that the new records lack, by name."""
+    """The values of fields that the new records lack, or the records of the base, by name."""
 
     def __post_init__(self) -> None:
-        for name in self.fill:
-            if not any(name in group.element_spec for group in self.base.manifest.columns):
-                raise InvalidArgumentError(f"fill: {name!r} is no column that was added to {self.base.name}")
+        if self.new_fields:
+            # The base gets columns.
+            AddingColumns(self.base)
 
     @property
     def spec(self) -> Tree | None:
@@ -118,18 +130,30 @@ class Appending:
         if manifest.records == 0 and not manifest.columns:
             return None
         spec = manifest.merged_spec
-        return {key: child for key, child in spec.items() if key not in self.fill} if self.fill else spec
+        if not isinstance(spec, dict) or not self.fill:
+            return spec
+        return {key: child for key, child in spec.items() if key not in self.fill}
+
+    @property
+    def new_fields(self) -> Collection[str]:
+        if self.spec is None:
+            return []
+        known = self.base.manifest.merged_spec
+        return [name for name in self.fill if not isinstance(known, dict) or name not in known]
 
     @property
     def is_put_again(self) -> bool:
-        return bool(self.base.manifest.columns)
+        return self.spec is not None and bool(self.base.manifest.columns or self.fill)
 
     def finish(
         self, built: ShardSet, provenance: dict[str, Any], target: ShardTarget, options: BuildOptions
     ) -> Manifest:
         before = self.base.manifest
         added = _manifest(built, provenance)
-        if not before.columns:
+        if self.spec is not None:
+            # Elements of some sources show their fields only when they are read.
+            check_fits(self.base.name, self.spec, self.new_fields, built.element_spec)
+        if not self.is_put_again:
             return appended(self.base, added)
         keys = [key for each in before.sets for key in each.element_spec]
         if len(set(keys)) < len(keys):
@@ -142,15 +166,18 @@ class Appending:
         codec = codec_for(spec)
         shards = _put_shards(self._fields_of(built, codec), codec, target, options)
         rows = replace(before.rows.with_spec(spec), shards=shards)
-        columns = tuple(self._longer(group, built, target, options) for group in before.columns)
-        return appended(self.base, replace(added, rows=rows, columns=columns))
+        columns = [self._longer(group, built, target, options) for group in before.columns]
+        if self.new_fields:
+            _refuse_more_groups(self.base.name, columns)
+            columns.append(self._new_columns(built, target, options))
+        return appended(self.base, replace(added, rows=rows, columns=tuple(columns)))
 
     def _widened(self, spec: Mapping[str, Tree], built: ShardSet) -> dict[str, Tree]:
         """Return the spec of some fields of the base, in which leaves that are None in new records are nullable."""
         built_spec = built.element_spec
         filled = {name: spec[name] for name in spec if name in self.fill}
         codec = codec_for(filled)
-        empty = codec.null_bits_in(codec.columns([{name: self.fill[name] for name in filled}]))
+        empty = codec.null_bits_in(_repeated(self.fill, codec, 1))
         return {**spec, **{name: built_spec[name] for name in spec if name in built_spec}, **codec.schema.marked(empty)}
 
     def _longer(self, group: ShardSet, built: ShardSet, files: ShardTarget, options: BuildOptions) -> ShardSet:
@@ -165,15 +192,34 @@ class Appending:
         records = group.records + built.records
         return replace(group.with_spec(spec), array=put_column_file(files, spec, records, rows))
 
+    def _new_columns(self, built: ShardSet, files: ShardTarget, options: BuildOptions) -> ShardSet:
+        """Put the fields that the base lacks as a group of columns, and return it."""
+        spec = self._widened({name: built.element_spec[name] for name in self.new_fields}, built)
+        codec = codec_for(spec)
+        frames = chain(self._of_base(codec), self._fields_of(built, codec))
+        if layout_nbytes(spec) is None:
+            return ShardSet.of(codec.name, spec, _put_shards(frames, codec, files, options))
+        records = self.base.manifest.rows.records + built.records
+        array = put_column_file(files, spec, records, map(rows_of, frames))
+        return ShardSet.of(codec.name, spec, ShardTable([]), array)
+
+    def _of_base(self, codec: Codec) -> Iterator[Frames]:
+        """Yield a record for each of the base, with the values of ``fill`` for the fields of a codec."""
+        count = self.base.manifest.rows.records
+        nbytes = len(codec.encode(_repeated(self.fill, codec, 1)).buffer)
+        at_once = stacked_records(nbytes, len(codec.plans))
+        for first in range(0, count, at_once):
+            yield codec.encode(_repeated(self.fill, codec, min(at_once, count - first)))
+
     def _fields_of(self, built: ShardSet, codec: Codec) -> Iterator[Frames]:
         """Yield the new records with the fields of a codec alone; fields that they lack have the values of ``fill``."""
         built_codec = codec_for(built.element_spec)
-        filled = {name: self.fill[name] for name in codec.spec if name in self.fill}
-        fill_codec = codec_for({name: codec.spec[name] for name in filled})
+        filled = {name: codec.spec[name] for name in codec.spec if name not in built_codec.spec}
+        fill_codec = codec_for(filled)
         for records in _records_of(self.base, built):
             parts = [(built_codec, built_codec.decode(records))]
             if filled:
-                parts.append((fill_codec, fill_codec.columns([filled] * len(records))))
+                parts.append((fill_codec, _repeated(self.fill, fill_codec, len(records))))
             columns_by_path: dict[str, Column] = {}
             nulls: dict[str, Any] = {}
             for own, columns in parts:
@@ -190,6 +236,7 @@ class AddingColumns:
     replaces: bool = False
     """Whether a column may have the name of a field of the base, whose place it takes."""
     spec: ClassVar[Tree | None] = None
+    new_fields: ClassVar[tuple[str, ...]] = ()
     is_put_again: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -237,11 +284,7 @@ class AddingColumns:
                 group = replace(built, array=self._in_one_file(built, spec, target), shards=ShardTable([]))
         # Groups all of whose columns are replaced are left out.
         groups = [each for each in before.columns if not spec.keys() >= each.element_spec.keys()]
-        if len(groups) >= MOST_GROUPS:
-            raise RefusedError(
-                f"{self.base.name} has {MOST_GROUPS} groups of added columns already: storage.rewrite() makes a "
-                "version that has them in its records"
-            )
+        _refuse_more_groups(self.base.name, groups)
         return replace(
             before,
             columns=(*groups, group),
@@ -265,6 +308,23 @@ class AddingColumns:
                 f"{self.base.name} has a field {there[0]!r} already: choose another name, or pass replace=True"
             )
         return spec
+
+
+def _refuse_more_groups(name: str, groups: Sequence[ShardSet]) -> None:
+    """Raise if a version has as many groups of added columns as there can be."""
+    if len(groups) >= MOST_GROUPS:
+        raise RefusedError(
+            f"{name} has {MOST_GROUPS} groups of added columns already: storage.rewrite() makes a version that has "
+            "them in its records"
+        )
+
+
+def _repeated(values: Mapping[str, Any], codec: Codec, rows: int) -> Columns:
+    """Return the columns of equal elements, whose fields have these values."""
+    try:
+        return codec.columns([{name: values[name] for name in codec.spec}] * rows)
+    except ElementError as error:
+        raise InvalidArgumentError(f"fill: {error.at(record=None)}") from error
 
 
 def _put_shards(frames: Iterator[Frames], codec: Codec, target: ShardTarget, options: BuildOptions) -> ShardTable:

@@ -136,10 +136,12 @@ def leaf_values(value: Tree) -> list[tuple[str, Any]]:
 def structure_error(spec: Tree, value: Any) -> ElementError:
     """Return the error of a value whose structure is not that of a spec."""
     got = describe(value)
-    if isinstance(spec, dict) and isinstance(value, Mapping) and max(len(spec), len(value)) > LISTED:
+    if isinstance(spec, dict) and isinstance(value, Mapping):
         missing = [name for name in spec if name not in value]
         others = [name for name in value if name not in spec]
-        got = f"a dict with {len(value)} keys, without {listed(missing)}, with others: {listed(others)}"
+        lacks = [f"lacks {listed(missing)}"] if missing else []
+        has = [f"has {listed(others)} besides"] if others else []
+        got = f"a dict that {' and '.join(lacks + has)}"
     return ElementError(describe(spec), got, hint=_structure_hint(spec, value))
 
 

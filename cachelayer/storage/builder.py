@@ -23,6 +23,7 @@ from cachelayer.builds.as_source import sources_by_split
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.build_plan import BuildPlan, BuildRequest
 from cachelayer.builds.build_version import build_once, building, submit
+from cachelayer.builds.element_specs import FILL_HINT
 from cachelayer.builds.extensions import NEW_RECORDS, Appending, Extension
 from cachelayer.builds.recipe import Recipe
 from cachelayer.builds.source_files import at_path
@@ -64,7 +65,7 @@ class Builder:
                 return self.build(self.request(split, log, version, self.recipe(split), Appending(before, fill)))
             except ElementError as error:
                 # Other builds may declare another spec.
-                hint = f"Appended elements have the element spec of {before.name}: convert it, or begin a new dataset."
+                hint = f"Appended elements have the element spec of {before.name}. {FILL_HINT}."
                 raise error.at(hint=hint) from None
 
         return self._for_each_split(source, base.dataset_id, append_split)

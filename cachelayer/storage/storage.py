@@ -388,12 +388,14 @@ class Storage:
             dataset_id, base: the existing version, ``"cifar10@v2"``, as in :meth:`fetch`.
             new: the name of the new version.
             source, pack, options: as in :meth:`submit`. The elements must have the element spec of the base.
-            fill: the value of each added column (:meth:`add_columns`) that the elements lack, by its name.
+            fill: by the name of each field that only the base or only the elements have, the value for the others, or
+                None. A field that is new to the base is an added column (:meth:`add_columns`).
 
         Raises:
             AlreadyExistsError: if the new version exists, for example because another process has made it.
             InvalidArgumentError: if the source has another element spec; it names each leaf that differs.
             NotFoundError: if there is no such base.
+            RefusedError: if fields are new, and the base keeps only some records of its shards, or some were erased.
             CacheLayerError: as in :meth:`submit`.
 
         Examples:

@@ -419,6 +419,55 @@ def test_partitions_are_columns_that_columns_and_a_schema_choose(storage: Storag
         rows()
 
 
+def test_columns_that_some_files_lack_are_filled(storage: Storage, tmp_path: Path) -> None:
+    files = [{"n": 1, "text": "a"}, {"n": 2, "text": "b", "lang": 5}, {"text": "c"}]
+    folder = tmp_path / "files"
+    folder.mkdir()
+    for number, row in enumerate(files):
+        pq.write_table(pa.Table.from_pylist([row]), folder / f"{number}.parquet")
+    with pytest.raises(SourceError, match="'lang': None"):
+        storage.submit(folder, "plain@v1")
+    with pytest.raises(SourceError, match="'n': None"):
+        storage.submit(from_parquet(folder, fill={"lang": 0}), "some@v1")
+    for fill, name in (({"lang": 0, "n": 0, "other": 0}, "other"), ({"lang": "a text", "n": 0}, "lang")):
+        with pytest.raises(InvalidArgumentError, match=name):
+            storage.submit(from_parquet(folder, fill=fill), "wrong@v1")
+    ref = storage.submit(from_parquet(folder, fill={"lang": None, "n": -1}), "rows@v1")
+    assert list(ref) == [
+        {"n": 1, "text": "a", "lang": None},
+        {"n": 2, "text": "b", "lang": 5},
+        {"n": -1, "text": "c", "lang": None},
+    ]
+    narrow = storage.submit(from_parquet(folder, ["lang"], fill={"lang": 0}), "narrow@v1")
+    assert [row["lang"] for row in narrow] == [0, 5, 0]
+    schema = pa.schema({"lang": pa.int8(), "n": pa.float32()})
+    typed = storage.submit(from_parquet(folder, schema=schema, fill={"lang": 0, "n": 0}), "typed@v1")
+    assert typed.element_spec == {"lang": ArraySpec("int8"), "n": ArraySpec("float32")}
+    assert [tuple(row.values()) for row in typed] == [(0, 1), (5, 2), (0, 0)]
+
+
+def test_a_folder_of_spark_is_read_as_it_is(storage: Storage, tmp_path: Path) -> None:
+    folder = tmp_path / "days"
+    for name in (
+        "_SUCCESS",
+        "._SUCCESS.crc",
+        "_metadata",
+        "_temporary/0/part.parquet",
+        ".hidden.parquet",
+        ".tmp/a.crc",
+    ):
+        for place in (folder, folder / "day=1"):
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            (place / name).write_bytes(b"no Parquet")
+    for number, day in enumerate(("1", "2", "__HIVE_DEFAULT_PARTITION__")):
+        (folder / f"day={day}").mkdir(exist_ok=True)
+        pq.write_table(pa.table({"n": [number]}), folder / f"day={day}" / "part-0.snappy.parquet")
+    for source in (folder, from_parquet(folder / "**" / "*.parquet")):
+        ref = storage.submit(source, "rows@v1")
+        assert list(ref) == [{"n": 0, "day": "1"}, {"n": 1, "day": "2"}, {"n": 2, "day": None}]
+        storage.delete("rows@v1")
+
+
 def test_only_folders_right_above_a_file_are_partitions_and_its_own_columns_come_first(
     storage: Storage, tmp_path: Path
 ) -> None:

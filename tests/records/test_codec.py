@@ -352,8 +352,8 @@ Point = namedtuple("Point", ["x", "y"])
 INT = ArraySpec("int64")
 WRONG: list[tuple[Any, Any, str, str, str]] = [
     # spec, element, path, expected, got
-    ({"a": INT}, {"b": 1}, "", "a dict with keys 'a'", "a dict with keys 'b'"),
-    ({"a": {"b": INT}}, {"a": {}}, "['a']", "a dict with keys 'b'", "a dict with keys none"),
+    ({"a": INT}, {"b": 1}, "", "a dict with keys 'a'", "a dict that lacks 'a' and has 'b' besides"),
+    ({"a": {"b": INT}}, {"a": {}}, "['a']", "a dict with keys 'b'", "a dict that lacks 'b'"),
     ([INT, INT], [1, 2, 3], "", "a list of 2", "a list of 3"),
     ([INT], (1,), "", "a list of 1", "a tuple of 1"),
     ((INT,), [1], "", "a tuple of 1", "a list of 1"),

@@ -388,7 +388,7 @@ def test_records_are_appended_with_their_columns_or_filled(storage: Storage, wid
     with pytest.raises(cachelayer.CacheLayerError):
         storage.append("d@v3", new="v6", source=rows, progress=False)
     with pytest.raises(cachelayer.InvalidArgumentError, match="nothing"):
-        storage.append("d@v3", new="v6", source=rows, fill={"nothing": 1})
+        storage.append("d@v3", new="v6", source=rows, fill={"score": -1, "lang": 7, "nothing": 1})
 
 
 def test_none_in_appended_records_or_tables_stays_none(storage: Storage, wide: Any) -> None:

@@ -219,3 +219,56 @@ def test_no_message_is_longer_than_a_page(storage: Storage) -> None:
             call()
         assert len(str(error.value)) < 3000
         assert str(error.value)[:5]
+
+
+def as_frame(elements: list[dict[str, Any]]) -> Any:
+    return pytest.importorskip("pandas").DataFrame(elements)
+
+
+def as_table(elements: list[dict[str, Any]]) -> Any:
+    return pytest.importorskip("pyarrow").Table.from_pylist(elements)
+
+
+SOURCES: dict[str, Any] = {
+    "list": list,
+    "generator": lambda elements: lambda: iter(elements),
+    "table": as_table,
+    "frame": as_frame,
+}
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_the_schema_grows_by_fields_that_are_filled_for_the_others(storage: Storage, kind: str) -> None:
+    ref = storage.submit([{"id": n, "text": str(n)} for n in range(4)], "g@v1", shard_bytes=64)
+    added = [{"id": 9, "lang": 3, "url": "a"}]
+    with pytest.raises(cachelayer.CacheLayerError, match="text"):
+        storage.append("g@v1", new="v2", source=SOURCES[kind](added))
+    grown = storage.append("g@v1", new="v2", source=SOURCES[kind](added), fill={"text": "", "lang": -1, "url": None})
+    older = [{"id": n, "text": str(n), "lang": -1, "url": None} for n in range(4)]
+    assert list(grown) == [*older, {"id": 9, "text": "", "lang": 3, "url": "a"}]
+    assert [leaf.nullable for leaf in grown.element_spec.values()] == [False, False, False, True]
+    assert storage.verify("g@v2").ok
+    assert storage.diff("g@v1", "g@v2").shared.records == len(ref)
+    # It goes on growing, and a run goes on over the fields that it knows.
+    again = storage.append("g@v2", new="v3", source=SOURCES[kind]([{"id": 5, "text": "x", "lang": 0, "url": "b"}]))
+    assert [element["url"] for element in again[3:]] == [None, "a", "b"]
+    iterator = iter(ref.stream(1))
+    next(iterator)
+    iterator.advance_to(again.fields("id", "text"))
+    assert [batch["id"].tolist() for batch in iterator] == [[1], [2], [3], [9], [5]]
+
+
+def test_fields_that_cannot_be_filled_are_named(storage: Storage) -> None:
+    storage.submit([{"id": n, "text": str(n)} for n in range(4)], "g@v1")
+    more = [{"id": 9, "text": "", "lang": 3}]
+    for source in (more, as_table(more)):
+        with pytest.raises(cachelayer.CacheLayerError, match="lang"):
+            storage.append("g@v1", new="v2", source=source)
+        with pytest.raises(cachelayer.InvalidArgumentError, match="lang"):
+            storage.append("g@v1", new="v2", source=source, fill={"lang": "a text"})
+        with pytest.raises(cachelayer.InvalidArgumentError, match="other"):
+            storage.append("g@v1", new="v2", source=source, fill={"lang": 0, "other": 0})
+    storage.derive("g@v1", new="few", keep=[1])
+    with pytest.raises(cachelayer.RefusedError, match="few"):
+        storage.append("g@few", new="v2", source=more, fill={"lang": 0})
+    assert list(storage.versions("g")) == ["v1", "few"]
