@@ -501,8 +501,8 @@ def records_of(obj: HasRecords[T]) -> DatasetRows[T]:
 class HasParts(Protocol):
     """A mixture, over which streams of an older mixture go on."""
 
-    def __mixture__(self, order: Any) -> tuple[DatasetRows[Any], Any]:
-        """Return the records of all parts, and their order, shuffled as that of the older mixture."""
+    def __mixture__(self, order: Any, global_batch: int) -> tuple[DatasetRows[Any], Any]:
+        """Return the records of all parts, and their order in such steps, shuffled as that of the older mixture."""
 
 
 def has_parts(obj: object) -> TypeGuard[HasParts]:

@@ -89,7 +89,7 @@ def _advance_mixture(reader: StepReader, order: MixedOrder, newer: Any, position
             "cachelayer.mix() of the newer versions, in the order of this mixture, then of what comes anew"
         )
     old = reader.records
-    records, newer_order = newer.__mixture__(order)
+    records, newer_order = newer.__mixture__(order, reader.schedule.global_batch)
     if min(order.length, newer_order.length) < ENDLESS:
         raise InvalidArgumentError(
             "advance_to(): a mixture with stop= ends with the records that it has: mix without stop=, or begin "

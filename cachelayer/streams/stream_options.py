@@ -15,16 +15,18 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, TypeVar, c
 
 import numpy as np
 
-from cachelayer.errors import InvalidArgumentError, InvalidTypeError, UnknownOptionError
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError, RecordIndexError, UnknownOptionError
 from cachelayer.streams.order.orders import MOST_POSITIONS, ExactOrder, Order
 from cachelayer.streams.schedule import REMAINDERS, Remainder, Schedule
-from cachelayer.support.arguments import boolean, check_options, integer
+from cachelayer.support.arguments import amount, boolean, check_options, integer
 from cachelayer.support.user_warnings import warn
 
 if TYPE_CHECKING:
     from cachelayer.streams.order.blocks import Blocks
     from cachelayer.streams.order.buckets import Buckets, BucketTable
 
+STEPS = ("step", "steps")
+"""The units in which a start and a schedule of a mixture are given in steps; any other is a field."""
 MOST_ROWS = 1 << 30
 """The most records of a step. The numbers of so many take 8 GiB."""
 _MOST_READERS = 1.5
@@ -42,7 +44,7 @@ class MixtureArguments(TypedDict, total=False):
     seed: int | None
     reshuffle: bool
     shard: Any
-    start: int
+    start: int | str
     prefetch: int
 
 
@@ -67,7 +69,7 @@ def make_options(
     num_epochs: int | None = 1,
     shard: Any = (0, 1),
     remainder: Remainder | None = None,
-    start: int = 0,
+    start: int | str = 0,
     prefetch: int = 2,
     buckets: Buckets | tuple[str | Sequence[str], Sequence[int]] | None = None,
 ) -> Schedule:
@@ -84,8 +86,12 @@ def make_options(
     chosen = _checked_shuffle(shuffle)
     reshuffle = boolean("reshuffle", reshuffle)
     batch = _global_batch(global_batch_size, shard_count)
+    if isinstance(num_epochs, str):
+        raise InvalidTypeError(
+            f"num_epochs {num_epochs!r}: pass whole epochs; itertools.islice(stream, n) takes n steps"
+        )
     epochs = None if num_epochs is None else integer("num_epochs", num_epochs, 0)
-    position = integer("start", start, 0)
+    steps, position = _start(start)
     _check_positions(records, epochs, position)
     order = _order(records, record_nbytes, together, chosen, seed, reshuffle=reshuffle)
     if not isinstance(chosen, bool):
@@ -120,7 +126,23 @@ def make_options(
             f"remainder='drop' leaves out all {largest} records, which are fewer than a step of {batch}, so the stream "
             "has no step: pass remainder='keep', or smaller steps"
         )
-    return schedule if table is None else _in_buckets(schedule, table)
+    schedule = schedule if table is None else _in_buckets(schedule, table)
+    if not steps:
+        return schedule
+    try:
+        return replace(schedule, start=schedule.step(steps - 1).following)
+    except RecordIndexError as error:
+        raise InvalidArgumentError(f"start {start!r} is past the end: {error}") from error
+
+
+def _start(start: int | str) -> tuple[int, int]:
+    """Return the steps before the start of a stream, and the position, of which one is 0."""
+    if not isinstance(start, str):
+        return 0, integer("start", start, 0)
+    count, unit = amount("start", start)
+    if unit not in STEPS:
+        raise InvalidArgumentError(f"start {start!r}: here it is a position, or a number of steps, such as '500 steps'")
+    return count, 0
 
 
 def _global_batch(global_batch_size: int | None, shard_count: int) -> int:

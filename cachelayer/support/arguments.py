@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
+from fractions import Fraction
 from functools import wraps
 from inspect import CO_VARARGS, CO_VARKEYWORDS, unwrap
 from types import FunctionType
@@ -21,6 +22,7 @@ _MOST_BITS = 4096
 """Python refuses to print much longer integers."""
 C = TypeVar("C", bound=Callable[..., Any])
 _QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.ASCII)
+_AMOUNT = re.compile(r"(\d[\d_]*(?:\.\d+)?(?:e\d{1,2})?)\s+(\S.*)", re.ASCII)
 _BYTES = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _BYTES |= {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 
@@ -129,6 +131,17 @@ def seconds_of_environment(variable: str, default: float) -> float:
     if not 0 < seconds < math.inf:
         raise InvalidArgumentError(f"{variable} is {setting!r}: set it to a number of seconds above 0")
     return seconds
+
+
+def amount(name: str, value: str) -> tuple[int, str]:
+    """Return the number and the unit, any words, of a text such as ``"2_000 steps"`` or ``"1.5e9 tokens"``."""
+    found = _AMOUNT.fullmatch(value.strip())
+    count = Fraction(found[1].replace("_", "")) if found else Fraction(-1, 2)
+    if found is None or count.denominator != 1:
+        raise InvalidArgumentError(
+            f"{name} {value!r}: write a number and a unit, such as '2_000 steps' or '1e9 tokens'"
+        )
+    return int(count), found[2]
 
 
 def is_choice(value: Any, choices: Iterable[str]) -> bool:

@@ -18,18 +18,21 @@ from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.schedule import Remainder
 from cachelayer.streams.stream import BatchStream, Stream, stream_of
 from cachelayer.streams.stream_options import (
+    STEPS,
     MixtureArguments,
     blocks_of,
     make_options,
     takes_stream_options,
     warn_of_few_lanes,
 )
-from cachelayer.support.arguments import explains_options
+from cachelayer.support.arguments import explains_options, integer
 from cachelayer.views.joined import join
 from cachelayer.views.mixture_weights import (
     Weights,
     checked_weight,
+    in_positions,
     is_integer,
+    position_of,
     scheduled,
     stages_of,
     weight_literal,
@@ -94,6 +97,7 @@ class Mixture(Generic[T]):
         turns: which dataset each position belongs to.
         length: the number of positions of an epoch, which a mixture without ``stop`` never reaches.
         options: the other arguments of :func:`cachelayer.mix` that are not the defaults, as literals.
+        is_in_steps: whether the starts of ``turns`` are numbers of steps.
 
     Examples:
         >>> letters = cachelayer.wrap("abcd", identity="letters")
@@ -104,10 +108,17 @@ class Mixture(Generic[T]):
     """
 
     def __init__(
-        self, parts: Sequence[tuple[View[T], Any]], turns: Turns, length: int, options: Mapping[str, Any]
+        self,
+        parts: Sequence[tuple[View[T], Any]],
+        turns: Turns,
+        length: int,
+        options: Mapping[str, Any],
+        *,
+        is_in_steps: bool = False,
     ) -> None:
         self._parts = tuple(parts)
         self._options = options
+        self._is_in_steps = is_in_steps
         self._turns = turns
         self._length = length
         members = tuple(ref._current for ref, _ in parts)
@@ -115,7 +126,8 @@ class Mixture(Generic[T]):
         self._records = replace(DatasetView.all(joined), mixed=members)
 
     def __identity__(self) -> Any:
-        return identity_of_records(self._records), self.digest, self._turns.past(MOST_POSITIONS), self._length
+        unit = ("steps",) if self._is_in_steps else ()
+        return identity_of_records(self._records), self.digest, self._turns.past(MOST_POSITIONS), self._length, *unit
 
     @property
     def digest(self) -> str:
@@ -214,17 +226,28 @@ class Mixture(Generic[T]):
         shuffle = options.get("shuffle", False)
         blocks = blocks_of(shuffle)
         options["shuffle"] = blocks is not None or shuffle
+        if isinstance(start, str):
+            batch = 1 if global_batch_size is None else integer("global_batch_size", global_batch_size, 1)
+            members = [ref._current for ref, _ in self._parts]
+            options["start"] = position_of(start, self._turns_of(batch), members, batch)
         checked = make_options(self._length, global_batch_size, **options)
-        order = self._order(checked.order, blocks)
+        order = self._order(checked.order, blocks, checked.global_batch)
         warn_of_few_lanes(checked.shard_count, order.orders)
         return stream_of(StepReader(self._records, replace(checked, order=order)))
 
-    def __mixture__(self, order: MixedOrder) -> tuple[DatasetView, MixedOrder]:
+    def _turns_of(self, global_batch: int) -> Turns:
+        """Return which dataset each position belongs to, if a step has so many records."""
+        if not self._is_in_steps:
+            return self._turns
+        return Turns(tuple(start * global_batch for start in self._turns.starts), self._turns.rounds)
+
+    def __mixture__(self, order: MixedOrder, global_batch: int) -> tuple[DatasetView, MixedOrder]:
         """Return the records, and their order, shuffled as that of another mixture, whose stream goes on over it."""
         first = order.orders[0]
-        return self._records, self._order(order, first.asked if isinstance(first, BlockOrder) else None)
+        blocks = first.asked if isinstance(first, BlockOrder) else None
+        return self._records, self._order(order, blocks, global_batch)
 
-    def _order(self, checked: Order, blocks: Blocks | None) -> MixedOrder:
+    def _order(self, checked: Order, blocks: Blocks | None, global_batch: int) -> MixedOrder:
         orders: list[Any] = []
         for part, (ref, _) in enumerate(self._parts):
             seed = seed_of_part(checked.seed or 0, part)
@@ -236,7 +259,7 @@ class Mixture(Generic[T]):
                     blocks, len(ref), info.record_nbytes, info.together, seed=seed, reshuffle=checked.reshuffle
                 )
                 orders.append(order)
-        return MixedOrder(self._turns, tuple(orders), checked.seed, self._length)
+        return MixedOrder(self._turns_of(global_batch), tuple(orders), checked.seed, self._length)
 
     def _repr_html_(self) -> str:
         """Return a table with the datasets, their weights and the element spec, which notebooks show."""
@@ -255,7 +278,7 @@ class Mixture(Generic[T]):
 def mix(
     parts: Iterable[tuple[View[T], Any]],
     *,
-    schedule: Mapping[int, Sequence[Any]] | None = None,
+    schedule: Mapping[int, Sequence[Any]] | Mapping[str, Sequence[Any]] | None = None,
     stop: Stop | None = None,
     by: str = "records",
 ) -> Mixture[T]:
@@ -274,7 +297,8 @@ def mix(
             are 7 and 3 of 10.
         schedule: the weights of all datasets, by the position from which they count, such as
             ``{0: (0.7, 0.3), 100_000: (0.5, 0.5)}``. It begins at 0, with the weights of the pairs, unless all of
-            these are 1. A weight may be 0 in some stages.
+            these are 1. A weight may be 0 in some stages. Places are counts of records, or texts such as
+            ``"2_000 steps"`` of the stream's batches, or ``"1e9 tokens"``, by the mean of each dataset.
         stop: None mixes for ever. ``"first"`` ends as soon as one dataset has been read once, ``"all"`` when every
             dataset has been.
         by: what weights are shares of: ``"records"``; the length of a field such as ``"tokens"``, in which padding does
@@ -303,13 +327,20 @@ def mix(
         raise InvalidArgumentError(f"stop {stop!r}: pass 'first', 'all' or None")
     refs = [ref for ref, _ in pairs]
     members = [ref._current for ref in refs]
-    stages = _stages([weight for _, weight in pairs], schedule)
+    stages, unit = _stages([weight for _, weight in pairs], schedule)
     turns = scheduled(stages, members, by)
+    is_in_steps = unit in STEPS and len(stages) > 1
+    if is_in_steps and stop is not None:
+        raise InvalidArgumentError("a schedule in steps, with stop=: pass its positions, which count records")
+    if unit != "records" and unit not in STEPS:
+        turns = in_positions(turns, members, unit)
     options: dict[str, Any] = {}
     if schedule is not None:
-        options["schedule"] = {start: tuple(map(weight_literal, weights)) for start, weights in stages.items()}
+        starts = [f"{start} {unit}" for start in stages] if is_in_steps else turns.starts
+        weights = [tuple(map(weight_literal, of_stage)) for of_stage in stages.values()]
+        options["schedule"] = dict(zip(starts, weights, strict=True))
     options |= {name: value for name, value in {"stop": stop, "by": by}.items() if value not in (None, "records")}
-    return Mixture(pairs, turns, ENDLESS if stop is None else _end(turns, refs, stop), options)
+    return Mixture(pairs, turns, ENDLESS if stop is None else _end(turns, refs, stop), options, is_in_steps=is_in_steps)
 
 
 def open_mixture(reference: str, open_part: Callable[[str], View[Any]]) -> Mixture[Any]:
@@ -358,15 +389,15 @@ def _pairs(parts: Any) -> list[tuple[View[Any], Any]]:
     return pairs
 
 
-def _stages(weights: Sequence[Any], schedule: Any) -> Mapping[int, Weights]:
-    """Return the weights of all datasets, by the position from which they count.
+def _stages(weights: Sequence[Any], schedule: Any) -> tuple[Mapping[int, Weights], str]:
+    """Return the weights of all datasets, by where they begin to count, and the unit of that.
 
     A schedule must begin with the weights of the pairs, unless these are all 1.
     """
     weights_of_pairs = tuple(map(checked_weight, weights))
     if schedule is None:
-        return {0: weights_of_pairs}
-    stages = stages_of(schedule, len(weights))
+        return {0: weights_of_pairs}, "records"
+    stages, unit = stages_of(schedule, len(weights))
     first = stages[0]
     total = sum(first)
     total_of_pairs = sum(weights_of_pairs)
@@ -379,7 +410,7 @@ def _stages(weights: Sequence[Any], schedule: Any) -> Mapping[int, Weights]:
             f"the weights of the datasets are {tuple(weights)}, and the schedule begins with others: pass the same, or "
             "1 with each dataset"
         )
-    return stages
+    return stages, unit
 
 
 def _end(turns: Turns, refs: Sequence[View[Any]], stop: Stop) -> int:

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from itertools import pairwise
-from math import isfinite, prod
+from math import ceil, isfinite, prod
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,8 @@ from cachelayer.specs.leaf_names import leaf_number
 from cachelayer.specs.spec import describe_leaf, is_static
 from cachelayer.streams.order.mixture import MOST_TURNS, Turns, turns_of
 from cachelayer.streams.order.orders import MOST_POSITIONS
-from cachelayer.support.arguments import integer, is_choice
+from cachelayer.streams.stream_options import STEPS
+from cachelayer.support.arguments import amount, integer, is_choice
 from cachelayer.views.joined import Joined
 from cachelayer.views.sampling import field_of_all, is_one_number
 
@@ -61,14 +62,23 @@ def weight_of_literal(weight: Any) -> Any:
     return Fraction(weight) if isinstance(weight, str) else weight
 
 
-def stages_of(schedule: Any, parts: int) -> dict[int, Weights]:
-    """Return a schedule that a user passed: the weights of all parts, by the position from which they count."""
+def stages_of(schedule: Any, parts: int) -> tuple[dict[int, Weights], str]:
+    """Return a schedule that a user passed: the weights of all parts, by where they begin to count, and the unit of it.
+
+    The unit is "records", a field, or one of :data:`STEPS`.
+    """
     if not isinstance(schedule, Mapping):
         raise InvalidTypeError(
             f"schedule {schedule!r} of type {type(schedule).__name__}: pass a dict of positions and weights, such as "
             "{0: (0.7, 0.3), 100_000: (0.5, 0.5)}"
         )
-    positions = [integer("position of the schedule", position, 0) for position in schedule]
+    places = [amount("schedule", place) if isinstance(place, str) else place for place in schedule]
+    units = {place[1] for place in places if isinstance(place, tuple)} or {"records"}
+    positions = [
+        place[0] if isinstance(place, tuple) else integer("position of the schedule", place, 0) for place in places
+    ]
+    if len(units) > 1 or (units != {"records"} and any(not isinstance(place, tuple) for place in places if place != 0)):
+        raise InvalidArgumentError(f"the schedule has places {list(schedule)}: give all of them in one unit")
     if not positions or positions[0] != 0:
         raise InvalidArgumentError(f"the schedule begins at {positions[0] if positions else 'no position'}: begin at 0")
     for before, after in pairwise(positions):
@@ -77,7 +87,7 @@ def stages_of(schedule: Any, parts: int) -> dict[int, Weights]:
     if positions[-1] >= MOST_POSITIONS:
         raise InvalidArgumentError(f"the schedule has position {positions[-1]}: it must be less than 2**62")
     stages = zip(positions, schedule.values(), strict=True)
-    return {position: _stage(position, weights, parts) for position, weights in stages}
+    return {position: _stage(position, weights, parts) for position, weights in stages}, units.pop()
 
 
 def _stage(position: int, weights: Any, parts: int) -> Weights:
@@ -111,6 +121,36 @@ def scheduled(stages: Mapping[int, Weights], parts: Sequence[DatasetView], by: s
                 )
         rounds.append(turns)
     return Turns(tuple(stages), tuple(rounds))
+
+
+def in_positions(turns: Turns, parts: Sequence[DatasetView], unit: str) -> Turns:
+    """Return the turns whose stages begin, in place of so many values of a field, at the first position after these."""
+    means = [mean_length(part, unit) for part in parts]
+    starts = [0]
+    for (begin, end), counts in zip(pairwise(turns.starts), turns.rounds, strict=False):
+        values = sum(count * mean for count, mean in zip(counts, means, strict=True))
+        starts.append(starts[-1] + max(1, ceil((end - begin) * sum(counts) / values)))
+    if starts[-1] >= MOST_POSITIONS:
+        raise InvalidArgumentError(f"the schedule leads to position {starts[-1]}: it must be less than 2**62")
+    return Turns(tuple(starts), turns.rounds)
+
+
+def position_of(start: str, turns: Turns | None, parts: Sequence[DatasetView], batch: int) -> int | str:
+    """Return the position of a start in values of a field, at which a step begins; a start in steps as it is."""
+    count, unit = amount("start", start)
+    if unit in STEPS:
+        return start
+    means = [mean_length(part, unit) for part in parts]
+    stages = [(0, (1,))] if turns is None else [*zip(turns.starts, turns.rounds, strict=True)]
+    position = Fraction(0)
+    left = Fraction(count)
+    for (begin, counts), (end, _) in zip(stages, [*stages[1:], (MOST_POSITIONS, ())], strict=True):
+        mean = sum(number * mean for number, mean in zip(counts, means, strict=True)) / Fraction(sum(counts))
+        position = min(begin + left / mean, Fraction(end))
+        left -= (position - begin) * mean
+        if position < end:
+            break
+    return int(position) // batch * batch
 
 
 def mean_length(part: DatasetView, by: str) -> Fraction:

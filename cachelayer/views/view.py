@@ -241,7 +241,9 @@ class View(Generic[T]):
             remainder: what to do with a shorter last step of an epoch: "keep", the default, distributes it, so shards
                 may get different numbers of records; "drop" skips it; "pad" fills it up and gives ``(batch, mask)``
                 at every step; "wrap" fills it up with the first records of the next epoch.
-            start: the position to begin at: a count of records, over all epochs and all shards.
+            start: the position to begin at: a count of records, over all epochs and all shards; or a text such as
+                ``"500 steps"``, or ``"1e9 tokens"``: so many values of a field, by the mean of all records, in whole
+                global batches.
             prefetch: the number of batches, or elements, to read ahead in the background; several small ones, up to
                 4 MiB, count as one. Memory holds these and one more. 0 reads nothing ahead.
             buckets: a field and ascending bounds, such as ``("tokens", [128, 512, 2048])``, or a
@@ -275,6 +277,11 @@ class View(Generic[T]):
             from cachelayer.streams.order.buckets import buckets_of
 
             return bucketed_stream(records, buckets_of(options["buckets"]), global_batch_size, options)
+        if isinstance(options.get("start"), str):
+            from cachelayer.views.mixture_weights import position_of
+
+            batch = 1 if global_batch_size is None else integer("global_batch_size", global_batch_size, 1)
+            options["start"] = position_of(options["start"], None, [records], batch)
         info = records.info
         checked = make_options(len(self), global_batch_size, info.record_nbytes, together=info.together, **options)
         return stream_of(StepReader(records, checked))

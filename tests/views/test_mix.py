@@ -178,6 +178,56 @@ def test_weights_are_shares_of_values(tmp_path: Path, by: str) -> None:
     assert rows(by_values.stream(8), 200) == rows(by_records.stream(8), 200)
 
 
+def test_schedules_and_starts_may_be_in_steps_or_values_of_a_field(tmp_path: Path) -> None:
+    storage, spec = Storage(tmp_path), {"tokens": ArraySpec("int32", (None,)), "part": ArraySpec("int64")}
+    short, long = (
+        storage.submit([{"tokens": np.zeros(size, np.int32), "part": size}] * 50, f"{name}@v1", element_spec=spec)
+        for name, size in (("short", 10), ("long", 30))
+    )
+    parts = [(short, 1), (long, 1)]
+    stages = ((1, 0), (1, 1), (0, 1))
+    options: dict[str, Any] = {"shuffle": True, "seed": 2}
+
+    def mixture(*places: Any) -> Any:
+        return cachelayer.mix(parts, schedule=dict(zip(places, stages, strict=True)))
+
+    in_steps = mixture(0, "10 steps", "2_0 steps")
+    for batch in (4, 8):
+        plain = mixture(0, 10 * batch, 20 * batch).stream(batch, **options)
+        for stream in (in_steps.stream(batch, **options), cachelayer.open(in_steps.reference).stream(batch, **options)):
+            assert rows(stream, 30) == rows(plain, 30)
+            iter(stream).set_state(plain.state(25))
+        later = in_steps.stream(batch, **options, start="15 steps")
+        assert rows(later, 9) == rows(plain, 9, 15)
+    # 80 records of 10 tokens, then 40 of 20.
+    in_tokens = mixture("0 tokens", "800 tokens", "1.6e3 tokens")
+    assert rows(in_tokens.stream(8, **options), 20) == rows(mixture(0, 80, 120).stream(8, **options), 20)
+    assert in_tokens.stream(8, **options, start="1_200 tokens")._reader.schedule.start == 96
+    advancing = iter(mixture(0, "10 steps", "20 steps").stream(4))
+    next(advancing)
+    advancing.advance_to(mixture("0 steps", "2 steps", "3 steps"))
+    assert [set(next(advancing)["part"].tolist()) for _ in range(3)] == [{10}, {10, 30}, {30}]
+
+    alone = {**options, "num_epochs": 3}
+    plain = short.stream(8, **alone)
+    assert rows(short.stream(8, **alone, start="9 steps"), 5) == rows(plain, 5, 9)
+    assert short.stream(8, **alone, start="500 tokens")._reader.schedule.start == 48
+    assert len(short.stream(8, start="7 steps")) == 0
+    wrong: list[tuple[Any, str]] = [
+        (lambda: short.stream(8, start="8 steps"), "past the end"),
+        (lambda: short.stream(8, start="x steps"), "x steps"),
+        (lambda: short.stream(8, start="9steps"), "9steps"),
+        (lambda: short.stream(8, start="1e9 words"), "words"),
+        (lambda: mixture(0, "3 steps", "9 tokens"), "one unit"),
+        (lambda: mixture(0, 3, "9 tokens"), "one unit"),
+        (lambda: cachelayer.mix(parts, schedule={0: (1, 1), "5 steps": (2, 1)}, stop="all"), "stop="),
+        (lambda: short.stream(8, num_epochs="5 steps"), "islice"),
+    ]
+    for make, message in wrong:
+        with pytest.raises((InvalidArgumentError, InvalidTypeError), match=message):
+            make()
+
+
 def test_the_reference_of_a_mixture_opens_it_again(refs: list[Any]) -> None:
     options: dict[str, Any] = {"shuffle": True, "seed": 1}
     weights = (Fraction(1, 3), 0.25, 2)
