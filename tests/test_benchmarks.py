@@ -14,7 +14,7 @@ from repository import ROOT
 
 FOLDER = ROOT / "benchmarks"
 SMALL = {
-    "against_marin": ("optax", "--sequences=2048 --rows=2000 --window=8 --seeds=1"),
+    "against_marin": ("optax", "--sequences=256 --rows=300 --window=8 --seeds=1"),
     "against_litdata": ("litdata", "--pictures=70"),
     "against_lance": ("lance", "--rows=1000"),
     "against_bagz": ("bagz", "--records=300"),

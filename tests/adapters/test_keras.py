@@ -283,7 +283,8 @@ def train(ref: Any, folder: Path, stop: int) -> tuple[list[Any], dict[str, Any],
 def test_a_run_that_is_killed_goes_on_in_mid_epoch_and_twice(ref: Any, tmp_path: Path) -> None:
     whole, history, weights = train(ref, tmp_path / "whole", 0)
     assert whole == expected(ref)
-    for stop in range(1, 7):
+    # Within an epoch, at its end, and after it.
+    for stop in (2, 3, 4):
         folder = tmp_path / str(stop)
         begun, _, _ = train(ref, folder, stop)
         more, _, _ = train(ref, folder, 1 + stop % 2)
