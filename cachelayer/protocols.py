@@ -43,11 +43,11 @@ class Attempted(NamedTuple):
         """The number of rows before the first error that ends them."""
         return min(self.ended, default=len(self.elements))
 
-    def put(self, rows: Sequence[int], made: Attempted) -> None:
+    def put(self, rows: Sequence[int], attempted: Attempted) -> None:
         """Put in what was made of some of the rows."""
-        for row, element in zip(rows, made.elements, strict=True):
+        for row, element in zip(rows, attempted.elements, strict=True):
             self.elements[row] = element
-        for errors, errors_of_rows in ((self.failed, made.failed), (self.ended, made.ended)):
+        for errors, errors_of_rows in ((self.failed, attempted.failed), (self.ended, attempted.ended)):
             errors.update((rows[index], error) for index, error in errors_of_rows.items())
 
 

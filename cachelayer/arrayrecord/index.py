@@ -145,9 +145,9 @@ def chunk_nbytes(record_nbytes: int) -> int:
     return _CHUNK_OVERHEAD + varint_nbytes + record_nbytes
 
 
-def nbytes_of(records: Any) -> Any:
+def nbytes_of(counts: Any) -> Any:
     """Return the bytes of the index of so many records, or of each of several indices."""
-    return IDENTITY_NBYTES + records * ROW.itemsize
+    return IDENTITY_NBYTES + counts * ROW.itemsize
 
 
 def encode(sha256: str, rows: NDArray[np.void]) -> bytes:

@@ -98,20 +98,20 @@ class LocalShards:
 
     def __init__(
         self,
-        records: Sequence[int],
+        counts: Sequence[int],
         nbytes: Sequence[int],
         record_nbytes: int | None,
         files: FilesOfShard,
         verify: Verify,
     ) -> None:
         _log_copying()
-        for unit, counts in (("records", records), ("bytes", nbytes)):
-            if min(counts, default=0) < 0 or sum(counts) > _MOST:
+        for unit, sizes in (("records", counts), ("bytes", nbytes)):
+            if min(sizes, default=0) < 0 or sum(sizes) > _MOST:
                 raise CorruptionError(
-                    f"{len(counts)} shards of {sum(counts)} {unit} in total, the smallest of {min(counts)}"
+                    f"{len(sizes)} shards of {sum(sizes)} {unit} in total, the smallest of {min(sizes)}"
                 )
-        self._splits = splits_of(np.asarray(records, np.int64))
-        self._records = int(self._splits[-1])
+        self._splits = splits_of(np.asarray(counts, np.int64))
+        self._length = int(self._splits[-1])
         self._starts: list[int] = self._splits[:-1].tolist()
         self._nbytes = list(nbytes)
         self._record_nbytes = record_nbytes
@@ -122,12 +122,12 @@ class LocalShards:
         # These say what is known of shards that are open. `_is_open` is set last, so a thread that sees it sees all.
         self._mapped: dict[int, MappedFile] = {}
         self._mapped_indices: dict[int, MappedFile] = {}
-        self._shards = Buffers(np.zeros((len(records), 4), np.int64), [self._mapped])
-        self._indices = Buffers(np.zeros((len(records), 4), np.int64), [self._mapped_indices])
-        self._is_open = np.zeros(len(records), np.bool_)
-        self._first = np.zeros(len(records), np.int64)
+        self._shards = Buffers(np.zeros((len(counts), 4), np.int64), [self._mapped])
+        self._indices = Buffers(np.zeros((len(counts), 4), np.int64), [self._mapped_indices])
+        self._is_open = np.zeros(len(counts), np.bool_)
+        self._first = np.zeros(len(counts), np.int64)
         self._room = to_logical(np.asarray(nbytes, np.int64))
-        self._is_compressed = np.zeros(len(records), np.bool_)
+        self._is_compressed = np.zeros(len(counts), np.bool_)
         self._has_compressed = False
         self._all_are_open = False
         self._plain: dict[int, _PlainShard] = {}
@@ -139,14 +139,14 @@ class LocalShards:
         return cls([stats.records], [stats.nbytes], stats.record_nbytes, lambda _: files, verify)
 
     def __len__(self) -> int:
-        return self._records
+        return self._length
 
     def record(self, number: int) -> bytearray:
         """Return one record, which the caller may change.
 
         This is what ``ref[i]`` waits for, so it does by hand what :meth:`records` does for many records.
         """
-        if not 0 <= number < self._records:
+        if not 0 <= number < self._length:
             raise self._no_record(number)
         shard = 0 if len(self._starts) == 1 else bisect_right(self._starts, number) - 1
         plain = self._plain.get(shard)
@@ -204,16 +204,16 @@ class LocalShards:
     def in_order(self) -> Iterator[tuple[Ints, Records]]:
         """Yield the numbers of all records, and the records: about 4 MiB at a time."""
         start = 0
-        count = 1
+        at_once = 1
         while start < len(self):
-            numbers = np.arange(start, min(start + count, len(self)))
+            numbers = np.arange(start, min(start + at_once, len(self)))
             records = self.records(numbers)
             yield numbers, records
             # The size of compressed records is known only when they are read, so the next records are as many as would
             # have 4 MiB if they had the size of these.
             most = _BATCH_NBYTES * len(numbers) // max(1, int(records.lengths.sum()))
             start += len(numbers)
-            count = max(1, min(_GROWTH * len(numbers), most))
+            at_once = max(1, min(_GROWTH * len(numbers), most))
 
     def stored_nbytes(self, numbers: Ints) -> Ints:
         """Return the bytes that these records take in their shards, from the indices alone."""
@@ -223,7 +223,7 @@ class LocalShards:
     def _in_shards(self, numbers: Ints) -> tuple[Ints, Ints]:
         """Return the shard of each record, and its number in the shard. All of these shards are open then."""
         # As unsigned integers, negative numbers are larger than all others: one comparison checks both ends.
-        if len(numbers) and int(numbers.view(np.uint64).max()) >= self._records:
+        if len(numbers) and int(numbers.view(np.uint64).max()) >= self._length:
             raise self._no_record(int(numbers[(numbers < 0) | (numbers >= len(self))][0]))
         shard_of = self._splits[1:].searchsorted(numbers, side="right")
         if not self._all_are_open:
@@ -298,11 +298,11 @@ class LocalShards:
 
     def _open(self, shard: int, files: ShardFiles) -> None:
         """Map a shard and check it."""
-        records = int(self._splits[shard + 1]) - self._starts[shard]
+        expected = int(self._splits[shard + 1]) - self._starts[shard]
         nbytes = self._nbytes[shard]
         stats = files.stats
-        if stats.records != records or stats.nbytes != nbytes:
-            raise CorruptionError(f"{files.path}: it holds {stats.records} records, expected {records}")
+        if stats.records != expected or stats.nbytes != nbytes:
+            raise CorruptionError(f"{files.path}: it holds {stats.records} records, expected {expected}")
         if len(self._mapped) + len(self._mapped_indices) >= mapping_limit():
             raise StorageError(too_many_mapped(files.path))
         with opened(files.path) as descriptor:
@@ -315,7 +315,7 @@ class LocalShards:
                 )
             identity = os.pread(descriptor, index.IDENTITY_NBYTES, 0)
             index.check_identity(identity, stats.sha256, str(files.index_path))
-            sampled = distinct(np.array([0, records // 2, records - 1])) if records else np.empty(0, np.int64)
+            sampled = distinct(np.array([0, expected // 2, expected - 1])) if expected else np.empty(0, np.int64)
             sample = b"".join(os.pread(descriptor, _ROW.size, index.row_range(row)[0]) for row in sampled.tolist())
             index_memory = np.empty(0, np.uint8)
             if self._record_nbytes is None or self.verify == "always":
@@ -323,7 +323,7 @@ class LocalShards:
                 index_memory = index_file.buffer
                 self._indices.table[shard] = buffers_of([index_memory]).table
         self._shards.table[shard] = mapped.as_buffer.table
-        if records:
+        if expected:
             self._first[shard] = self._first_of(files.path, stats)
         is_compressed = stats.compression != "none"
         self._is_compressed[shard] = is_compressed

@@ -127,13 +127,13 @@ class RangedShards:
         self,
         read_ranges: ReadRanges,
         shards: Callable[[int], ShardObject],
-        records: Ints,
+        counts: Ints,
         bundle: str | None = None,
         kept_nbytes: int = KEPT_NBYTES,
     ) -> None:
         self._read_ranges = read_ranges
         self._shards = shards
-        self._places = splits_of(index.nbytes_of(records))
+        self._places = splits_of(index.nbytes_of(counts))
         self._bundle = bundle
         self._keeps_indices = int(self._places[-1]) <= kept_nbytes
         self._identified: set[int] = set()

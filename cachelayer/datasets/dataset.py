@@ -213,16 +213,16 @@ def one_by_one(read: Callable[[int], Any], numbers: Ints, *, stops: bool) -> Att
 
     With ``stops``, the first error ends the rows. An error of the storage always does.
     """
-    made = Attempted.of_rows(len(numbers))
+    attempted = Attempted.of_rows(len(numbers))
     for row, number in enumerate(numbers.tolist()):
-        made.elements[row], error = attempt(read, number)
+        attempted.elements[row], error = attempt(read, number)
         if error is None:
             continue
         if stops or not is_of_element(error) or not is_of_element(error.__cause__ or error):
-            made.ended[row] = error
+            attempted.ended[row] = error
             break
-        made.failed[row] = error
-    return made
+        attempted.failed[row] = error
+    return attempted
 
 
 def check_one_size(path: str, arrays: Iterable[NDArray[Any]]) -> None:

@@ -94,11 +94,11 @@ class GrowingRecords(Shards):
     reads_in_part: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        self._given = np.zeros(self.length, np.uint32)
+        self._given_checksums = np.zeros(self.length, np.uint32)
         """The checksums of the records that the source gave, until they are compared with the stored ones; else 0."""
         self._process = os.getpid()
         self._lock = ProcessLock()
-        self._parts: dict[int, VersionRecords] = {}
+        self._finished: dict[int, VersionRecords] = {}
         self._noted: dict[int, PartResult] = {}
         self._published: VersionRecords | None = None
         self._next_look = 0.0
@@ -185,7 +185,7 @@ class GrowingRecords(Shards):
         rows_of_source: list[Ints] = []
         part_of = self.starts.searchsorted(numbers, side="right") - 1
         for part, rows in groups_of(part_of, len(self.starts)):
-            stored = self._parts.get(part)
+            stored = self._finished.get(part)
             if stored is None:
                 rows_of_source.append(rows)
             else:
@@ -201,7 +201,7 @@ class GrowingRecords(Shards):
                     raise SourceError(f"{self._name}: {error}") from error
                 raise error.at(record=int(wrong[0])) from error.__cause__
             self._refuse_other_nulls(nulls)
-            self._given[numbers[rows]] = index.checksums_of(records)
+            self._given_checksums[numbers[rows]] = index.checksums_of(records)
             groups.append((rows, records))
         return join_records(len(numbers), groups)
 
@@ -228,8 +228,8 @@ class GrowingRecords(Shards):
                 raise VersionNotFoundError(f"{self._name} was built, and deleted since: call storage.cache() again")
             else:
                 self._noted = self.notes.finished(log, self._noted)
-                self._parts = {
-                    number: self._parts.get(number) or self._records_of(number, part)
+                self._finished = {
+                    number: self._finished.get(number) or self._records_of(number, part)
                     for number, part in self._noted.items()
                 }
             self.log_began = head.sequence
@@ -244,7 +244,7 @@ class GrowingRecords(Shards):
             )
         if records.codec.spec != self.spec:
             self._refuse_other_nulls(records.codec.schema.marks)
-        self._given[records.origins.erased] = 0
+        self._given_checksums[records.origins.erased] = 0
         self._refuse_other_records(0, version.manifest.shards)
         return records
 
@@ -260,18 +260,18 @@ class GrowingRecords(Shards):
     def _refuse_other_records(self, first: int, shards: Iterable[ShardFile]) -> None:
         """Raise if the source gave other records than shards hold, whose first record has the number ``first``."""
         for shard in shards:
-            given = self._given[first : first + shard.stats.records]
-            if given.any():
+            checksums = self._given_checksums[first : first + shard.stats.records]
+            if checksums.any():
                 name = paths.index_of(shard.name)
                 raw = self.notes.dataset.read(name) or b""
                 index.check(raw, shard.stats.index_crc32c, f"{self.notes.dataset.url}/{name}")
-                wrong = np.flatnonzero((given != 0) & (given != index.rows_of(raw)["crc32c"]))
+                wrong = np.flatnonzero((checksums != 0) & (checksums != index.rows_of(raw)["crc32c"]))
                 if len(wrong):
                     raise SourceError(
                         f"{self._name}: record {first + wrong[0]} is stored with other values than its source gave "
                         "before: it changed since, or gives others each time. storage.fetch() opens what is stored"
                     )
-                given[:] = 0
+                checksums[:] = 0
             first += shard.stats.records
 
     def _refuse_other_nulls(self, nulls: frozenset[int]) -> None:

@@ -68,16 +68,16 @@ def _joined_digests(digests: Sequence[Digests]) -> Digests:
     return digests[0] if len(digests) == 1 else Digests.joined(b"concat", digests)
 
 
-def _earlier_of_joined(every: Sequence[Origins], segments: int) -> str | None:
+def _earlier_of_joined(every: Sequence[Origins], count_of_segments: int) -> str | None:
     digests: list[Digests] = []
     for origins in every:
         count = len(origins.segments)
-        digest = origins.digests.rows if segments >= count else origins.earlier_digest(segments)
+        digest = origins.digests.rows if count_of_segments >= count else origins.earlier_digest(count_of_segments)
         if digest is None:
             return None
         digests.append(Digests.of(digest))
-        segments -= count
-        if segments <= 0:
+        count_of_segments -= count
+        if count_of_segments <= 0:
             break
     return _joined_digests(digests).rows
 
@@ -101,7 +101,7 @@ def digests_of_rows(
     return Digests.of(digest)._replace(elements=derived_digest(elements, kind, {**parameters, **others}))
 
 
-def origins_of_rows(records: Origins, title: str, kind: str, **own: Any) -> Origins:
+def origins_of_rows(records_origins: Origins, title: str, kind: str, **own: Any) -> Origins:
     """Return the origins of rows that are made of values of records, such as windows.
 
     ``own`` are the digests and segments of the rows, and their digests before later segments were appended.
@@ -114,7 +114,7 @@ def origins_of_rows(records: Origins, title: str, kind: str, **own: Any) -> Orig
             f".{kind}(...)"
         )
 
-    return Origins(references=records.references, placed=refuse, **own)
+    return Origins(references=records_origins.references, placed=refuse, **own)
 
 
 def of_other_rows(origins: Origins, digests: Digests) -> Origins:

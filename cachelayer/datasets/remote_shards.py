@@ -31,8 +31,8 @@ class RemoteShards:
     are copied to this host in the background, and each shard is read from its copy as soon as there is one.
     """
 
-    def __init__(self, records: Ints, ranged: RangedShards, copies: LocalCopies | None) -> None:
-        self._splits = splits_of(records)
+    def __init__(self, counts: Ints, ranged: RangedShards, copies: LocalCopies | None) -> None:
+        self._splits = splits_of(counts)
         self._ranged = ranged
         self.copies = copies
         # Records that were read one by one, and in blocks.
@@ -53,13 +53,13 @@ class RemoteShards:
 
     def records(self, numbers: Ints) -> Records:
         """Return the records of these numbers, each less than ``len(self)``."""
-        return self._records(numbers, self._ranged.fetch)
+        return self._checked_records(numbers, self._ranged.fetch)
 
     def records_without_files(self, numbers: Ints, files_of: FindFiles, least: int) -> Records:
         """Return records whose files are fetched when they are used; see :meth:`RangedShards.fetch_without_files`."""
-        return self._records(numbers, partial(self._ranged.fetch_without_files, files_of=files_of, least=least))
+        return self._checked_records(numbers, partial(self._ranged.fetch_without_files, files_of=files_of, least=least))
 
-    def _records(self, numbers: Ints, fetch: Fetch) -> Records:
+    def _checked_records(self, numbers: Ints, fetch: Fetch) -> Records:
         shard_of = self._splits[1:].searchsorted(numbers, side="right")
         is_local = self._find_copies(shard_of)
         records, broken = self._read(numbers, shard_of, is_local, fetch)

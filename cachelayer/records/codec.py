@@ -106,7 +106,7 @@ class Codec(PickledByFields):
     layout: Layout
     plans: tuple[LeafPlan, ...]
     """The plan of each leaf of the elements."""
-    records: Schema
+    record_schema: Schema
     """The schema of the records, of which elements may have only some leaves."""
     with_null_values: tuple[LeafPlan, ...]
     """All leaves of the records within which values may be null, whether the elements have these leaves or not."""
@@ -161,7 +161,7 @@ class Codec(PickledByFields):
     @cached_property
     def _nullable(self) -> dict[str, int]:
         """The numbers of the null bits of the leaves and dicts that may be None, by path."""
-        return {node.path: self.records.bits[node.path] for node in self.schema.nullable}
+        return {node.path: self.record_schema.bits[node.path] for node in self.schema.nullable}
 
     @cached_property
     def _null_masks(self) -> dict[int, int]:
@@ -251,7 +251,7 @@ class Codec(PickledByFields):
         end = np.zeros((rows, layout.fixed_nbytes - layout.nulls_offset), np.uint8)
         rows_of_bits = self.rows_by_null_bit(columns)
         if rows_of_bits:
-            bits = np.zeros((rows, self.records.bit_count), np.bool_)
+            bits = np.zeros((rows, self.record_schema.bit_count), np.bool_)
             for bit, are_set in rows_of_bits.items():
                 bits[:, bit] = are_set
             end[:, : layout.null_nbytes] = np.packbits(bits, axis=1, bitorder="little")
@@ -263,13 +263,13 @@ class Codec(PickledByFields):
         rows: dict[int, NDArray[np.bool_]] = {}
         for plan, column in zip(self.plans, columns.leaves, strict=True):
             if column.null_values is not None:
-                rows[self.records.bits_of_values[plan.leaf.path]] = rows_with_nulls(column.null_values)
+                rows[self.record_schema.bits_of_values[plan.leaf.path]] = rows_with_nulls(column.null_values)
         for node in (*self.schema.leaves, *self.schema.dicts):
             null = columns.nulls.get(node.path)
             if null is not None:
                 # Within a dict that is None, nothing else is.
                 absent = rows_in_any(columns.nulls, node.lineage[:-1])
-                rows[self.records.bits[node.path]] = null if absent is None else null & ~absent
+                rows[self.record_schema.bits[node.path]] = null if absent is None else null & ~absent
         return rows
 
     def null_bits_in(self, columns: Columns) -> frozenset[int]:
@@ -513,9 +513,8 @@ class Codec(PickledByFields):
         if self.with_null_values:
             null_bits = self._null_bits(records)
             for plan in self.with_null_values:
-                held = np.where(
-                    null_bits[:, self.records.bits_of_values[plan.leaf.path]], (plan.value_counts(nbytes) + 7) // 8, 0
-                )
+                has_nulls = null_bits[:, self.record_schema.bits_of_values[plan.leaf.path]]
+                held = np.where(has_nulls, (plan.value_counts(nbytes) + 7) // 8, 0)
                 value_bits[plan.leaf.number] = (end, held)
                 end = end + padded(held)
         is_wrong = end != lengths
@@ -546,12 +545,12 @@ def _fixed_rows(records: Records, offset: int, part: LeafPart) -> NDArray[Any]:
 
 def _separate_fixed_rows(records: Records, offset: int, part: LeafPart) -> list[NDArray[Any]] | NDArray[Any]:
     """Return a fixed part of each record: to keep one row keeps at most 64 KiB of other rows alive."""
-    together = rows_sharing_memory(part.nbytes)
-    if not part.shape or len(records) <= together:
+    at_once = rows_sharing_memory(part.nbytes)
+    if not part.shape or len(records) <= at_once:
         return _fixed_rows(records, offset, part)
     rows: list[NDArray[Any]] = []
-    for first in range(0, len(records), together):
-        rows.extend(_fixed_rows(records[first : first + together], offset, part))
+    for first in range(0, len(records), at_once):
+        rows.extend(_fixed_rows(records[first : first + at_once], offset, part))
     return rows
 
 

@@ -63,10 +63,10 @@ class Frames:
         return frames
 
     @classmethod
-    def joined(cls, parts: Sequence[Frames]) -> Frames:
+    def joined(cls, several: Sequence[Frames]) -> Frames:
         """Return frames with copies of the records of all parts."""
-        lengths = np.concatenate([np.empty(0, np.int64), *(part.lengths for part in parts)])
-        buffer = np.concatenate([np.empty(0, np.uint8), *(part.buffer for part in parts)])
+        lengths = np.concatenate([np.empty(0, np.int64), *(frames.lengths for frames in several)])
+        buffer = np.concatenate([np.empty(0, np.uint8), *(frames.buffer for frames in several)])
         return cls(buffer, splits_of(lengths + PREFIX)[:-1] + PREFIX, lengths)
 
     @property

@@ -104,10 +104,10 @@ class Columns(NamedTuple):
     """In which rows leaves and dicts are None, by their paths; anything in rows in which a dict around them is None."""
 
     @classmethod
-    def merged(cls, parts: Sequence[Columns]) -> Columns:
+    def merged(cls, several: Sequence[Columns]) -> Columns:
         """Return the columns of dicts that have the keys of several, given the columns of these."""
-        nulls = {path: null for part in parts for path, null in part.nulls.items()}
-        return cls([leaf for part in parts for leaf in part.leaves], parts[0].rows, nulls)
+        nulls = {path: null for columns in several for path, null in columns.nulls.items()}
+        return cls([leaf for columns in several for leaf in columns.leaves], several[0].rows, nulls)
 
 
 class LeafCodec(Protocol):

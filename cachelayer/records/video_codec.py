@@ -82,10 +82,10 @@ class VideoReaders:
         """Return the column of Videos, from the column of their indices and of files that are not read yet."""
         *flats, stored = files.parts[1:]
         indices = zip(*(flat.separate_rows() for flat in flats), strict=True)
-        records = [None] * len(stored) if numbers is None else numbers.tolist()
+        record_numbers = [None] * len(stored) if numbers is None else numbers.tolist()
         readers = [
             Video(VideoFile(VideoIndex.of_parts(*parts), file, self._path, record, self._size))
-            for parts, file, record in zip(indices, stored, records, strict=True)
+            for parts, file, record in zip(indices, stored, record_numbers, strict=True)
         ]
         return Column((readers,))
 

@@ -182,8 +182,8 @@ class ClipRows(BaseDataset):
 
     def _places(self, numbers: Ints) -> tuple[Ints, Ints]:
         """Return the record of each clip, and its first frame."""
-        records = self._splits[1:].searchsorted(numbers, side="right")
-        return records, (numbers - self._splits[records]) * self.clipping.every
+        record_numbers = self._splits[1:].searchsorted(numbers, side="right")
+        return record_numbers, (numbers - self._splits[record_numbers]) * self.clipping.every
 
     # The identity of the clips.
 
@@ -199,10 +199,10 @@ class ClipRows(BaseDataset):
 
     @property
     def origins(self) -> Origins:
-        records = self.records.origins
-        ends = self._splits[np.cumsum([0, *records.segments])].tolist()
+        of_records = self.records.origins
+        ends = self._splits[np.cumsum([0, *of_records.segments])].tolist()
         return origins_of_rows(
-            records,
+            of_records,
             self.info.title,
             "clips",
             digests=self._digests,
@@ -215,8 +215,8 @@ class ClipRows(BaseDataset):
         return None if digest is None else derived_digest(digest, "clips", self._parameters)
 
     def sources(self, numbers: Ints) -> Sources:
-        records, starts = self._places(numbers)
-        sources = self.records.sources(records)
+        record_numbers, starts = self._places(numbers)
+        sources = self.records.sources(record_numbers)
         begin = starts[sources.element]
         return replace(sources, begin=begin, end=begin + self.clipping.span)
 
@@ -287,10 +287,10 @@ class ClipRows(BaseDataset):
         """Return the values of some clips by key. Of each video only the bytes of the frames are read, all at once."""
         of_clip, starts = self._places(numbers)
         frames = starts[:, None] + np.arange(self.clipping.frames) * self.clipping.stride
-        records = distinct(of_clip)
+        record_numbers = distinct(of_clip)
         view = self._read_view
-        elements = list(map(Schema.of(view.element_spec).flatten, view.elements(records, held)))
-        rows = records.searchsorted(of_clip).tolist()
+        elements = list(map(Schema.of(view.element_spec).flatten, view.elements(record_numbers, held)))
+        rows = record_numbers.searchsorted(of_clip).tolist()
         columns = {
             name: [elements[row][place] for row in rows]
             for place, name in enumerate(names_of_leaves(view.element_spec))
@@ -306,15 +306,19 @@ class ClipRows(BaseDataset):
             values[name] = self._beside_clips(name, columns[name], frames, of_clip.tolist())
         return {last_key(name): values[name] for name in (*self.names, *self.beside)}
 
-    def _clips_of_sounds(self, name: str, sounds: Sequence[Any], frames: Ints, records: Sequence[int]) -> list[Any]:
+    def _clips_of_sounds(
+        self, name: str, sounds: Sequence[Any], frames: Ints, record_numbers: Sequence[int]
+    ) -> list[Any]:
         if not isinstance(sounds[0], bytes):
-            return [samples[numbers] for samples, numbers in zip(sounds, frames, strict=True)]
+            return [samples[of_clip] for samples, of_clip in zip(sounds, frames, strict=True)]
         files = self._sound_files(name)
-        return in_threads(lambda clip: files.samples(sounds[clip], frames[clip], records[clip]), range(len(sounds)))
+        return in_threads(
+            lambda clip: files.samples(sounds[clip], frames[clip], record_numbers[clip]), range(len(sounds))
+        )
 
-    def _beside_clips(self, name: str, values: Sequence[Any], frames: Ints, records: Sequence[int]) -> list[Any]:
+    def _beside_clips(self, name: str, values: Sequence[Any], frames: Ints, record_numbers: Sequence[int]) -> list[Any]:
         if _leaf(self.records.element_spec, name).shape[:1] == (None,):
-            triples = zip(records, values, frames, strict=True)
+            triples = zip(record_numbers, values, frames, strict=True)
             return [self._at_frames(name, record, value, numbers) for record, value, numbers in triples]
         # Clips of one record must not share memory: who gets one may change it.
         return [value.copy() if isinstance(value, np.ndarray) else value for value in values]

@@ -164,7 +164,7 @@ class PaddedElements(BaseDataset):
         if not isinstance(spec, dict):
             return super().batch_of_keys(numbers, keys)
         # The length and the mask of a field are made of the field.
-        made_of = [key for key in spec if any(made in keys for made in (key, *padding_keys(key)))]
+        made_of = [key for key in spec if any(added in keys for added in (key, *padding_keys(key)))]
         batch = self.padded(numbers, self.records.batch_of_keys(numbers, made_of))
         return {key: batch[key] for key in self.element_spec if key in keys}
 

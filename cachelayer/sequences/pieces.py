@@ -37,7 +37,7 @@ class Pieces:
     """The cell of the row at which the piece begins."""
     ends: NDArray[np.bool_]
     """True if the document is known to end with the piece."""
-    segment: Ints
+    segment_id: Ints
     """The number of the document in the row, from 1."""
     cells: Ints
     """The number of cells of the piece: of its values, and of the separator after them if the row has it."""
@@ -90,7 +90,7 @@ def segments_of(pieces: Pieces, rows: int, length: int) -> tuple[NDArray[np.int3
     # The padding of a row counts as one more segment after all others.
     ends = np.cumsum(np.bincount(pieces.row, minlength=rows))
     counts = np.insert(pieces.cells, ends, length - filled)
-    segments = np.repeat(np.insert(pieces.segment.astype(np.int32), ends, 0), counts).reshape(rows, length)
+    segments = np.repeat(np.insert(pieces.segment_id.astype(np.int32), ends, 0), counts).reshape(rows, length)
     flat = np.arange(rows * length, dtype=np.int32)
     flat -= np.repeat(splits_of(counts)[:-1].astype(np.int32), counts)
     is_filled = np.arange(length) < filled[:, None]

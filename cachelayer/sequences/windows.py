@@ -78,8 +78,8 @@ class Windowing:
         count = np.minimum(lengths, filled[row] - at) - begin
         cells = np.minimum(at + lengths + self.extra, filled[row]) - offset
         # Documents without values at the very beginning count as segments of the first window.
-        segment = record - np.where(begins == 0, 0, first)[row] + 1
-        return Pieces(row, record, begin, count, offset, begin + count == lengths, segment, cells)
+        segment_ids = record - np.where(begins == 0, 0, first)[row] + 1
+        return Pieces(row, record, begin, count, offset, begin + count == lengths, segment_ids, cells)
 
 
 @dataclass(frozen=True, eq=False)

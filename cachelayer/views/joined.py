@@ -194,10 +194,10 @@ class Joined(Members, Stored):
         return out
 
     def try_elements(self, numbers: Ints, held: Held | None = None, *, stops: bool) -> Attempted:
-        made = Attempted.of_rows(len(numbers))
+        attempted = Attempted.of_rows(len(numbers))
         for member, rows, own in self.by_member(numbers):
-            made.put(rows.tolist(), member.try_elements(own, held, stops=stops))
-        return made
+            attempted.put(rows.tolist(), member.try_elements(own, held, stops=stops))
+        return attempted
 
     def batch(self, numbers: Ints, held: Held | None = None) -> Any:
         batches = [(rows, member.batch(own, held)) for member, rows, own in self._groups(numbers)]

@@ -98,15 +98,15 @@ class WrappedItems(BaseDataset):
         if together is None:
             return Attempted(elements, {}, {})
         # The items are read once more, one by one, to find the item that the error belongs to.
-        made = one_by_one(lambda number: self.elements(np.array([number]))[0], numbers, stops=stops)
-        errors = made.failed | made.ended
+        attempted = one_by_one(lambda number: self.elements(np.array([number]))[0], numbers, stops=stops)
+        errors = attempted.failed | attempted.ended
         if not errors:
             # Each item is read alone, but not all together: the error belongs to no item.
-            return made._replace(ended={0: together})
+            return attempted._replace(ended={0: together})
         first = errors[min(errors)]
         if error_text(first) != error_text(together):
             first.add_note(f"reading these items together had raised {error_text(together)}")
-        return made
+        return attempted
 
     def sources(self, numbers: Ints) -> Sources:
         return sources_of_records(self.identity, numbers)
