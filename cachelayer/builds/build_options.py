@@ -111,12 +111,12 @@ class BuildOptions:
     """This host among those that build the version together; None if one process builds it."""
 
     @classmethod
-    def of(cls, options: Mapping[str, Any], *beside: str, hosts: Any = None) -> Self:
+    def of(cls, options: Mapping[str, Any], *keywords: str, hosts: Any = None) -> Self:
         """Check the options that a user passed by name.
 
-        An error about an unknown option also names ``beside``, the other keywords of the call.
+        An error about an unknown option also names ``keywords``, the others of the call.
         """
-        check_options(options, [*SubmitOptions.__annotations__, *beside])
+        check_options(options, [*SubmitOptions.__annotations__, *keywords])
         spec = options.get("element_spec")
         most = options.get("max_records")
         shows = options.get("progress")

@@ -272,18 +272,18 @@ def _nothing_built(plan: BuildPlan, result: PartResult) -> SourceError:
     """Return the error of a build that has no records."""
     name = plan.request.name
     function = plan.recipe.name if callable(plan.recipe.made_by) else None
-    source = f"a source of {plan.source.kind}"
+    what = f"a source of {plan.source.kind}"
     if function is not None:
-        source = f"{source}, which {function}() made,"
+        what = f"{what}, which {function}() made,"
     if result.left_out:
         return SourceError(
-            f"{name}: on_error='skip' left out all {result.left_out} elements of {source}; {ALLOW_EMPTY}. The first: "
+            f"{name}: on_error='skip' left out all {result.left_out} elements of {what}; {ALLOW_EMPTY}. The first: "
             f"{_first_left_out(result)}"
         )
     hint = ALLOW_EMPTY
     if plan.source.length != 0:
         hint = f"an iterator gives its elements once, so pass a function that returns a new one; {hint}"
-    return SourceError(f"{name}: {source} has no element: {hint}")
+    return SourceError(f"{name}: {what} has no element: {hint}")
 
 
 def _first_left_out(result: PartResult) -> str:

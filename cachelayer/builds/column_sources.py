@@ -38,14 +38,14 @@ def columns_of_function(ref: HasRecords[Any], function: Callable[[Any], Any], *,
     With ``batched``, the function takes a batch, whose leaves are stacked on a leading axis, and returns columns with
     it.
     """
-    plan = {"of": records_of(ref).origins.digests.elements, "batched": batched}
+    facts = {"of": records_of(ref).origins.digests.elements, "batched": batched}
     if not batched:
         at_once = batch_records(records_of(ref).info.read_nbytes)
         source = source_of_items(ref, fetch=partial(_columns_of, ref, function), at_once=at_once)
-        return replace(source, kind="columns", plan=plan)
+        return replace(source, kind="columns", plan=facts)
     read = partial(_read, ref, function)
     length = len(records_of(ref))
-    return Source("columns", read, length=length, starts=range(length), items=ref, plan=plan)
+    return Source("columns", read, length=length, starts=range(length), items=ref, plan=facts)
 
 
 def _ranges(ref: HasRecords[Any], start: int, stop: int) -> Iterator[Ints]:
@@ -61,11 +61,11 @@ def _columns_of(ref: Any, function: Callable[[Any], Any], numbers: Sequence[int]
 
 
 def _read(ref: HasRecords[Any], function: Callable[[Any], Any], start: int, stop: int | None) -> Iterator[Batch]:
-    records = records_of(ref)
-    for numbers in _ranges(ref, start, len(records) if stop is None else min(len(records), stop)):
+    dataset = records_of(ref)
+    for numbers in _ranges(ref, start, len(dataset) if stop is None else min(len(dataset), stop)):
         first = int(numbers[0])
         with errors_named(failure_at(first)):
-            columns = _checked(first, function(records.batch(numbers)))
+            columns = _checked(first, function(dataset.batch(numbers)))
         batch = _with_string_arrays(columns, "")
         for path, leaf in tree.leaf_values(batch):
             _check_rows(path, leaf, len(numbers))

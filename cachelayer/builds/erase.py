@@ -57,13 +57,13 @@ class Erasure:
     """
 
     def __init__(
-        self, version: StoredVersion, records: Ints, reason: str, grace: float, progress: bool | None = None
+        self, version: StoredVersion, numbers: Ints, reason: str, grace: float, progress: bool | None = None
     ) -> None:
         self._log = Log(version.folder)
         self._dataset = version.folder
         self._name = version.name
         self._version = version.info
-        self._records = np.unique(records)
+        self._numbers = np.unique(numbers)
         self._reason = reason
         self._grace = grace
         self._progress = progress
@@ -133,7 +133,7 @@ class Erasure:
 
         Records that are erased already are left out.
         """
-        records = np.setdiff1d(self._records, np.array(manifest.erased, np.int64))
+        records = np.setdiff1d(self._numbers, np.array(manifest.erased, np.int64))
         ends = manifest.shards.records.cumsum()
         shards = ends.searchsorted(records, side="right")
         rows: dict[str, Ints] = {}
@@ -165,7 +165,7 @@ class Erasure:
             deletions.append(replace(deletion, grace=grace))
         deletions += [Deletion(head.versions[info.version], head.sequence + 1, self._grace) for info in infos]
         change = event(
-            "erase", versions=[info.version for info in infos], records=len(self._records), reason=self._reason
+            "erase", versions=[info.version for info in infos], records=len(self._numbers), reason=self._reason
         )
         return head.superseding(infos, files, self._reason, change, deletions)
 
@@ -173,10 +173,10 @@ class Erasure:
         """Return the versions that still have equal records, or other fields that were made of them."""
         manifests = {version.info: version.manifest for version in self._read(entry.versions.values())}
         shards = {shard.content: shard for manifest in manifests.values() for shard in manifest.shards}
-        records = np.concatenate([np.empty(0, np.int64), *known])
+        known_records = np.concatenate([np.empty(0, np.int64), *known])
         with Pool(_THREADS, "cachelayer-erase") as threads:
             there = zip(shards, threads.map(partial(_known_by, self._dataset), shards.values()), strict=True)
-            equal = {name for name, others in there if np.isin(records, others).any()}
+            equal = {name for name, others in there if np.isin(known_records, others).any()}
         digests = [info.digest for info in before.versions.values() if info not in manifests]
         others = []
         for info, manifest in manifests.items():

@@ -180,17 +180,17 @@ class Appending:
         empty = codec.null_bits_in(_repeated(self.fill, codec, 1))
         return {**spec, **{name: built_spec[name] for name in spec if name in built_spec}, **codec.schema.marked(empty)}
 
-    def _longer(self, group: ShardSet, built: ShardSet, files: ShardTarget, options: BuildOptions) -> ShardSet:
+    def _longer(self, group: ShardSet, built: ShardSet, target: ShardTarget, options: BuildOptions) -> ShardSet:
         """Put a group of columns with the rows of new records after those of the base, and return it."""
         spec = self._widened(group.element_spec, built)
         codec = codec_for(spec)
         frames = self._fields_of(built, codec)
         if group.array is None:
-            shards = group.shards.then(_put_shards(frames, codec, files, options))
+            shards = group.shards.then(_put_shards(frames, codec, target, options))
             return replace(group.with_spec(spec), shards=shards)
         rows = chain(column_rows(self.base, group.array), map(rows_of, frames))
-        records = group.records + built.records
-        return replace(group.with_spec(spec), array=put_column_file(files, spec, records, rows))
+        count = group.records + built.records
+        return replace(group.with_spec(spec), array=put_column_file(target, spec, count, rows))
 
     def _new_columns(self, built: ShardSet, files: ShardTarget, options: BuildOptions) -> ShardSet:
         """Put the fields that the base lacks as a group of columns, and return it."""
@@ -217,12 +217,12 @@ class Appending:
         filled = {name: codec.spec[name] for name in codec.spec if name not in built_codec.spec}
         fill_codec = codec_for(filled)
         for records in _records_of(self.base, built):
-            parts = [(built_codec, built_codec.decode(records))]
+            decoded = [(built_codec, built_codec.decode(records))]
             if filled:
-                parts.append((fill_codec, _repeated(self.fill, fill_codec, len(records))))
+                decoded.append((fill_codec, _repeated(self.fill, fill_codec, len(records))))
             columns_by_path: dict[str, Column] = {}
             nulls: dict[str, Any] = {}
-            for own, columns in parts:
+            for own, columns in decoded:
                 columns_by_path |= {plan.leaf.path: leaf for plan, leaf in zip(own.plans, columns.leaves, strict=True)}
                 nulls |= columns.nulls
             yield codec.encode(Columns([columns_by_path[plan.leaf.path] for plan in codec.plans], len(records), nulls))
@@ -342,7 +342,7 @@ def _records_of(base: StoredVersion, built: ShardSet) -> Iterator[Records]:
                 yield records
 
 
-def write_columns(source: Source, spec: Tree, records: int, target: ShardTarget) -> ShardSet:
+def write_columns(source: Source, spec: Tree, count: int, target: ShardTarget) -> ShardSet:
     """Write columns of fixed size to one file, and put it."""
     codec = codec_for(spec)
     encoder = Encoder(codec)
@@ -360,11 +360,11 @@ def write_columns(source: Source, spec: Tree, records: int, target: ShardTarget)
             current().update(len(encoded), encoded.nbytes)
             yield encoded
 
-    array = put_column_file(target, spec, records, rows())
+    array = put_column_file(target, spec, count, rows())
     return ShardSet.of(codec.name, codec.schema.marked(encoder.result.nullable), ShardTable([]), array)
 
 
-def put_column_file(target: ShardTarget, spec: Tree, records: int, rows: Iterable[Bytes]) -> ColumnFile:
+def put_column_file(target: ShardTarget, spec: Tree, count: int, rows: Iterable[Bytes]) -> ColumnFile:
     """Write rows to a column file, put it, and return it."""
     path = target.folder / f"{uuid.uuid4().hex}.npy"
 
@@ -373,7 +373,7 @@ def put_column_file(target: ShardTarget, spec: Tree, records: int, rows: Iterabl
             target.room.take(some.nbytes)
             yield some
 
-    file = write_column_file(path, spec, records, rows_with_room(), target.generation)
+    file = write_column_file(path, spec, count, rows_with_room(), target.generation)
     put_files(target.dataset, dict(zip([path], file.blobs, strict=True)))
     return file
 

@@ -36,13 +36,13 @@ def lease_prefix(hosts: Hosts) -> str:
     return f"{HOST}{hosts.index:05}-"
 
 
-def new_lease(hosts: Hosts, plan: str) -> str:
+def new_lease(hosts: Hosts, plan_hash: str) -> str:
     """Return the name of a lease that a host holds while it builds by a plan: another one for each call.
 
     A host that starts again would not get the lease of its first process if that still runs, and would be without one
     when that ends: gc would take its notes.
     """
-    return f"{lease_prefix(hosts)}{plan}-{uuid.uuid4().hex}.{CLAIM}"
+    return f"{lease_prefix(hosts)}{plan_hash}-{uuid.uuid4().hex}.{CLAIM}"
 
 
 class Team:
@@ -68,7 +68,7 @@ class Team:
         same = [name for name in others if notes.folder.name in name]
         for name in others:
             if name not in same and self._leases.is_alive(name):
-                facts = next((facts for plan, facts in notes.other_plans().items() if plan in name), {})
+                facts = next((facts for plan_hash, facts in notes.other_plans().items() if plan_hash in name), {})
                 differ = "; ".join(differences(facts, self._plan.facts, Wording.AMONG_HOSTS))
                 raise InvalidArgumentError(
                     f"{self._plan.request.name}: another host builds something else: {differ}. Pass the same source, "

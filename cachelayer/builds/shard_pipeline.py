@@ -62,7 +62,7 @@ class ShardPipeline:
         self._in_flight = min(max(_FEWEST_IN_FLIGHT, _NBYTES_IN_FLIGHT // options.shard_bytes), _MOST_IN_FLIGHT)
         self._writer: ShardWriter | None = None
         """Writes the shard that is not full yet."""
-        self._part: list[Future[ShardFile]] = []
+        self._shards_of_part: list[Future[ShardFile]] = []
         """The full shards of the part that is being written."""
         self._uploads: deque[Future[ShardFile]] = deque()
         """The shards that may not be put yet, of all parts."""
@@ -121,8 +121,8 @@ class ShardPipeline:
         return self._writer
 
     def _end_part(self, number: int, result: PartResult) -> None:
-        shards = self._part
-        self._part = []
+        shards = self._shards_of_part
+        self._shards_of_part = []
 
         def finish() -> PartResult:
             part = replace(result, shards=tuple(shard.result() for shard in shards))
@@ -159,7 +159,7 @@ class ShardPipeline:
         self._uploads.append(self._putting.submit(self._target.put, writer))
         # Not before the upload is submitted: if that fails, __exit__ still has the writer to give up.
         self._writer = None
-        self._part.append(self._uploads[-1])
+        self._shards_of_part.append(self._uploads[-1])
         while len(self._uploads) > self._in_flight:
             self._awaited(self._uploads.popleft())
 

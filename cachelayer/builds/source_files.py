@@ -107,19 +107,19 @@ class _FilesAt:
         return _FilesAt, (self._path,)
 
     @cached_property
-    def _files(self) -> FileSource:
+    def _source(self) -> FileSource:
         for entry in entry_points_of(PATH_ENTRY_POINTS):
             adapter: Callable[[str | list[str]], FileSource | None] = entry.load()
-            files = adapter(self._path)
-            if files is not None:
-                return files
+            source = adapter(self._path)
+            if source is not None:
+                return source
         raise InvalidTypeError(f"{without_credentials(str(self._path))!r}: no installed adapter reads paths")
 
     def open(self, declared: Tree | None) -> Source:
-        return self._files.open(declared)
+        return self._source.open(declared)
 
     def facts(self) -> Sequence[FileFacts]:
-        return self._files.facts()
+        return self._source.facts()
 
 
 def local_files(obj: object) -> Sequence[FileFacts]:

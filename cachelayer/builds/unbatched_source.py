@@ -48,23 +48,23 @@ def unbatched(source: Source, rows: int | None = None, *, declared: Tree | None 
 
 
 def _read(
-    given: ElementReader, count: int | None, declared: Tree | None, start: int, stop: int | None
+    reader: ElementReader, count: int | None, declared: Tree | None, start: int, stop: int | None
 ) -> Iterator[Batch]:
     """Yield the rows of batches, of which there are ``count`` if that is known."""
     record = start
-    for is_stacked, neighbours in groupby(_row_batches(given, count, declared, stop), _is_stacked):
+    for is_stacked, neighbours in groupby(_row_batches(reader, count, declared, stop), _is_stacked):
         for batch in _together(neighbours) if is_stacked else _one_by_one(neighbours, record):
             yield batch
             record += len(batch)
 
 
 def _row_batches(
-    given: ElementReader, count: int | None, declared: Tree | None, stop: int | None
+    reader: ElementReader, count: int | None, declared: Tree | None, stop: int | None
 ) -> Iterator[RowBatch]:
     """Yield the batches that a source gives, up to the row ``stop``."""
     # The number of the first row of the next batch, which the errors of the source's iterator name.
     first = 0
-    batches = with_record_in_errors(given.elements(0, None), iter(lambda: first, None))
+    batches = with_record_in_errors(reader.elements(0, None), iter(lambda: first, None))
     if stop == 0:
         return
     # Each element of the source is one batch.

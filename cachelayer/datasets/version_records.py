@@ -88,9 +88,9 @@ class VersionRecords(PickledByFields, Shards):
     @cached_property
     def info(self) -> Info:
         manifest = self.version.manifest
-        records = max(1, len(self))
-        read_nbytes = self.shard_set.nbytes // records
-        record_nbytes = read_nbytes if self.group is not None else manifest.plain_nbytes // records
+        length = max(1, len(self))
+        read_nbytes = self.shard_set.nbytes // length
+        record_nbytes = read_nbytes if self.group is not None else manifest.plain_nbytes // length
         metadata = manifest.provenance.get("metadata") or {}
         name = self.version.name
         return Info(name, f"DataRef({name!r})", metadata, record_nbytes, read_nbytes, _RECORDS_PER_READ)

@@ -348,9 +348,9 @@ class _Walk:
     def _ask_modules(self) -> bool:
         """Follow those names of the user's modules that code asks for; return whether there was another one."""
         attributes = {"__getattr__"}.union(*(code.attributes for code, _ in self._codes))
-        asked = attributes.union(*(code.read for code, _ in self._codes))
+        read_names = attributes.union(*(code.read for code, _ in self._codes))
         texts = self._texts.union(*(code.texts for code, _ in self._codes))
-        if asked & _ASK_BY_NAME:
+        if read_names & _ASK_BY_NAME:
             attributes |= texts
         whole = {
             id(module[name])
@@ -363,7 +363,7 @@ class _Walk:
             for name in sorted((names.keys() if id(module) in whole else attributes & names.keys()) - _OF_MODULES):
                 if f"{key}.{name}" not in self.functions and f"{key}.{name}" not in self.values:
                     self.refer(f"{key}.{name}", names[name])
-        for text in sorted(texts if asked & _IMPORT_BY_NAME else ()):
+        for text in sorted(texts if read_names & _IMPORT_BY_NAME else ()):
             if all(part.isidentifier() for part in text.split(".")):
                 self._import((0, text, ()), "")
         return bool(self._pending)
@@ -393,9 +393,9 @@ class _Walk:
         """Return the annotations of a class or function, which libraries read, and follow the classes in them."""
         if sys.version_info >= (3, 14):
             # They are made by a function, which is not called. That of a class is among its attributes.
-            made = None if is_kind(obj, type) else obj.__annotate__
-            if made is not None:
-                self.refer(f"{key}.__annotate__", made)
+            annotate = None if is_kind(obj, type) else obj.__annotate__
+            if annotate is not None:
+                self.refer(f"{key}.__annotate__", annotate)
             return None
         annotations = vars(obj).get("__annotations__", {}) if is_kind(obj, type) else obj.__annotations__
         for text in annotations.values():

@@ -295,5 +295,7 @@ def attributes_of_member(member: enum.Enum) -> dict[str, Any]:
 
 def own_state(attributes: dict[str, Any], kind: type) -> dict[str, Any]:
     """Return attributes in the order of their names, without those that cached properties and attrs have made."""
-    made = {name for name in attributes if type(inspect.getattr_static(kind, name, None)).__name__ == "cached_property"}
-    return {name: attributes[name] for name in sorted(attributes.keys() - made - {"_attrs_cached_hash"})}
+    cached = {
+        name for name in attributes if type(inspect.getattr_static(kind, name, None)).__name__ == "cached_property"
+    }
+    return {name: attributes[name] for name in sorted(attributes.keys() - cached - {"_attrs_cached_hash"})}

@@ -112,12 +112,12 @@ def _advance_mixture(reader: StepReader, order: MixedOrder, newer: Any, position
     return replace(reader.with_schedule(order=advanced), records=records)
 
 
-def _check_begins(newer: Any, after: Origins, before: Origins, records: int) -> None:
+def _check_begins(newer: Any, after: Origins, before: Origins, count: int) -> None:
     """Raise unless the rows of a newer dataset begin with those of an older one."""
     digest = before.digests.rows
-    if records == 0 or not after.begins_with(records, digest):
+    if count == 0 or not after.begins_with(count, digest):
         raise InvalidArgumentError(
-            f"advance_to({newer!r}): it does not begin with the {records} elements of this stream, of digest "
+            f"advance_to({newer!r}): it does not begin with the {count} elements of this stream, of digest "
             f"{digest!r}: pass the same view of the version that append() made. Elements of some views "
             "change or move with new records, such as a last window that is padded, rows in reverse, or the second "
             "part of a concat(): begin a stream of those at the end of an epoch, newer.stream(...)"

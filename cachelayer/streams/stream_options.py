@@ -205,7 +205,11 @@ def takes_stream_options(**refused: str) -> Callable[[M], M]:
             return method(self, global_batch_size, **arguments)
 
         described = signature(method)
-        first = [given for given in described.parameters.values() if given.kind is given.POSITIONAL_OR_KEYWORD]
+        first = [
+            parameter
+            for parameter in described.parameters.values()
+            if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+        ]
         checked.__signature__ = described.replace(parameters=[*first, *keywords])  # type: ignore[attr-defined]
         return cast(M, checked)
 

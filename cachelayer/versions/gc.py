@@ -209,15 +209,15 @@ def needs_of(dataset: Store, head: Snapshot, age: Age, *, keeps_deleted: bool) -
     return replace(needs, released={file: released for file, released in objects_of.items() if file not in needs.files})
 
 
-def _not_named(dataset: Store, infos: Sequence[VersionInfo], files: set[str]) -> set[str]:
+def _not_named(dataset: Store, infos: Sequence[VersionInfo], names: set[str]) -> set[str]:
     """Return the files that no manifest of these versions names: the newest ones, which name most, are read first."""
     with Pool(_THREADS, "cachelayer-gc") as threads:
         for stop in range(len(infos), 0, -_THREADS):
-            if not files:
+            if not names:
                 break
             some = infos[max(0, stop - _THREADS) : stop]
-            files = files.difference(*threads.map(partial(_files_of, dataset), some))
-    return files
+            names = names.difference(*threads.map(partial(_files_of, dataset), some))
+    return names
 
 
 def _files_of(dataset: Store, info: VersionInfo) -> dict[str, list[str]]:

@@ -217,13 +217,13 @@ class Leases:
     def holder(self, name: str) -> Lease | None:
         """Return the lease of a process that may be at work. Repeated calls find a dead one out, and delete it."""
         # The read may be slow: measure from the moment of the request.
-        asked = time.monotonic()
+        looked_at = time.monotonic()
         beat = self._folder.read(name)
         if beat is None:
             return None
         lease = Lease.decoded(beat)
-        before, since = self._seen.get(name, (None, asked))
-        if lease.is_over or (beat == before and asked - since >= expiry()):
+        before, since = self._seen.get(name, (None, looked_at))
+        if lease.is_over or (beat == before and looked_at - since >= expiry()):
             url = f"{self._folder.url}/{name}"
             _log.info(
                 "%(object)s: %(holder)s gives no sign of life, so its work is taken over",

@@ -137,9 +137,9 @@ def _refuse_if_changed(reliance: Reliance, log: Log, head: Snapshot, version: st
     )
 
 
-def refuse_if_collected(log: Log, head: Snapshot, version: str, files: Iterable[str]) -> None:
+def refuse_if_collected(log: Log, head: Snapshot, version: str, names: Iterable[str]) -> None:
     """Raise if the log says that a file of the version was deleted as garbage."""
-    lost = lost_files(files, log, head)
+    lost = lost_files(names, log, head)
     if lost:
         raise BuildRevokedError(
             f"{log.folder.name}@{version}: {len(lost)} of its shards were collected as garbage before it was "
@@ -147,14 +147,14 @@ def refuse_if_collected(log: Log, head: Snapshot, version: str, files: Iterable[
         )
 
 
-def lost_files(files: Iterable[str], log: Log, head: Snapshot) -> set[str]:
+def lost_files(names: Iterable[str], log: Log, head: Snapshot) -> set[str]:
     """Return the files that entries of the log deleted since the generations in their names.
 
     What a version of the head names was not deleted: only other files are looked for in entries.
     """
     by_generation: dict[int, set[str]] = {}
-    for file in set(files) - head.files:
-        by_generation.setdefault(paths.generation_of(file), set()).add(file)
+    for name in set(names) - head.files:
+        by_generation.setdefault(paths.generation_of(name), set()).add(name)
     lost: set[str] = set()
     for generation, names in by_generation.items():
         lost |= names & log.deleted_since(head, generation)

@@ -186,11 +186,11 @@ def _mend_files(
     return info
 
 
-def _same_records(manifest: Manifest, source: Manifest) -> dict[int, StoredFile]:
+def _same_records(manifest: Manifest, manifest_of_source: Manifest) -> dict[int, StoredFile]:
     """Return the files of a source that have the same records as files of a manifest, by the places of the latter."""
     same: dict[int, StoredFile] = {}
     first = 0
-    for stored, stored_in_source in zip(manifest.sets, source.sets, strict=False):
+    for stored, stored_in_source in zip(manifest.sets, manifest_of_source.sets, strict=False):
         if stored_in_source.identity == stored.identity:
             same |= dict(enumerate(stored_in_source.files, first))
         first += len(stored.files)

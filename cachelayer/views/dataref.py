@@ -168,18 +168,18 @@ class DataRef(View[T], Generic[T]):
         from cachelayer.datasets.local_copies import Mirrored
         from cachelayer.support.progress import Progress
 
-        records = self._base
-        version = records.version
+        of_version = self._base
+        version = of_version.version
         table = version.manifest.shards
-        copies = records.local_copies
-        if records.is_local:
+        copies = of_version.local_copies
+        if of_version.is_local:
             return Mirrored(len(table), len(table), table.nbytes, table.nbytes, version.folder.url)
-        if records.copies is None or copies is None:
+        if of_version.copies is None or copies is None:
             raise InvalidArgumentError("this storage keeps no local copies: open it without local_cache_bytes=0")
-        with Progress(f"mirror {version.name}", len(records), progress) as display:
+        with Progress(f"mirror {version.name}", len(of_version), progress) as display:
             here = copies.copy_all(lambda shard: display.update(table[shard].stats.records, table[shard].stats.nbytes))
         nbytes = sum(table[shard].stats.nbytes for shard in here)
-        return Mirrored(len(table), len(here), table.nbytes, nbytes, str(records.copies.path))
+        return Mirrored(len(table), len(here), table.nbytes, nbytes, str(of_version.copies.path))
 
     def raw(self) -> DataRef[Any]:
         """Return the same records undecoded: images and audio as the bytes of their files.

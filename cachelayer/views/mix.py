@@ -244,7 +244,7 @@ class Mixture(Generic[T]):
     def __mixture__(self, order: MixedOrder, global_batch: int) -> tuple[DatasetView, MixedOrder]:
         """Return the records, and their order, shuffled as that of another mixture, whose stream goes on over it."""
         first = order.orders[0]
-        blocks = first.asked if isinstance(first, BlockOrder) else None
+        blocks = first.sizes_of_user if isinstance(first, BlockOrder) else None
         return self._records, self._order(order, blocks, global_batch)
 
     def _order(self, checked: Order, blocks: Blocks | None, global_batch: int) -> MixedOrder:

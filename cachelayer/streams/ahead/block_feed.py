@@ -232,14 +232,14 @@ class BlockFeed:
             numbers = np.array([number for _, number in single], np.int64)
             self._request([last for last, _ in single], numbers, 1, first)
 
-    def _request(self, last_positions: Sequence[int], numbers: Indices, records: int, first: int) -> None:
+    def _request(self, last_positions: Sequence[int], numbers: Indices, count: int, first: int) -> None:
         """Fetch a block, or together several of one record, given their last positions, for steps from ``first`` on."""
         if self._worker is None:
             self._worker = Background("cachelayer-blocks", REQUESTS, self)
         outcome = self._worker.submit(partial(fetch, self._records, numbers, self._readers))
         for last in last_positions:
             heappush(self._last_positions, last)
-            self._requests[last] = request = BlockRequest(outcome, records * self._record_nbytes, first)
+            self._requests[last] = request = BlockRequest(outcome, count * self._record_nbytes, first)
             self._nbytes += request.nbytes
 
 

@@ -148,7 +148,7 @@ class BlockOrder(Order):
     """The key of the permutations, in [0, 2**64)."""
     reshuffle: bool = True
     """Whether every epoch has permutations of its own."""
-    asked: Blocks | None = field(default=None, compare=False)
+    sizes_of_user: Blocks | None = field(default=None, compare=False)
     """The sizes that the user asked for, some of which may be open; None if all of them are given."""
 
     shuffle = True
@@ -160,20 +160,20 @@ class BlockOrder(Order):
         They differ if the state was saved before records were appended, which change the mean size of a record.
         """
         state = saved.get("blocks")
-        if self.asked is None or not isinstance(state, dict):
+        if self.sizes_of_user is None or not isinstance(state, dict):
             return self
-        given = {name: size for name, size in vars(self.asked).items() if size is not None}
+        chosen_sizes = {name: size for name, size in vars(self.sizes_of_user).items() if size is not None}
         try:
-            sizes = Blocks(**{**{name: state[name] for name in self.sizes}, **given})
+            sizes = Blocks(**{**{name: state[name] for name in self.sizes}, **chosen_sizes})
         except (KeyError, InvalidArgumentError, InvalidTypeError):
             return self
         order = block_order(sizes, self.records, 1, seed=self.seed, reshuffle=self.reshuffle)
-        return replace(order, asked=self.asked)
+        return replace(order, sizes_of_user=self.sizes_of_user)
 
     def over(self, records: int) -> BlockOrder:
         """Return the order over another number of records, in blocks of the same sizes."""
         order = block_order(Blocks(**self.sizes), records, 1, seed=self.seed, reshuffle=self.reshuffle)
-        return replace(order, asked=self.asked)
+        return replace(order, sizes_of_user=self.sizes_of_user)
 
     @property
     def described(self) -> Mapping[str, Any]:
@@ -350,15 +350,15 @@ def block_order(
     If the size of a block is open, it has at least ``together`` records; see :class:`cachelayer.protocols.Info`.
     """
     nbytes = max(1, record_nbytes)
-    block = sizes.records or min(_MOST_RECORDS, max(together, round(_BLOCK_NBYTES / nbytes)))
+    size = sizes.records or min(_MOST_RECORDS, max(together, round(_BLOCK_NBYTES / nbytes)))
     if sizes.records is None and sizes.lanes is not None:
-        block = min(block, max(1, records // sizes.lanes))
-    block = min(block, max(1, records))
-    blocks = records // block
+        size = min(size, max(1, records // sizes.lanes))
+    size = min(size, max(1, records))
+    count = records // size
     lanes = sizes.lanes
     if lanes is None:
-        few = min(_FEW_LANES, power_of_two(blocks // _BLOCKS_OF_FEW))
-        lanes = min(_MANY_LANES, max(few, power_of_two(blocks // _BLOCKS_OF_MANY)))
-    lanes = min(lanes, power_of_two(blocks), power_of_two(sizes.window or MOST_BLOCKS))
-    depth = min(_WINDOW_NBYTES // (block * nbytes), _WINDOW // block) if sizes.window is None else sizes.window
-    return BlockOrder(records, block, max(1, depth // lanes) * lanes, lanes, seed, reshuffle, sizes)
+        few = min(_FEW_LANES, power_of_two(count // _BLOCKS_OF_FEW))
+        lanes = min(_MANY_LANES, max(few, power_of_two(count // _BLOCKS_OF_MANY)))
+    lanes = min(lanes, power_of_two(count), power_of_two(sizes.window or MOST_BLOCKS))
+    depth = min(_WINDOW_NBYTES // (size * nbytes), _WINDOW // size) if sizes.window is None else sizes.window
+    return BlockOrder(records, size, max(1, depth // lanes) * lanes, lanes, seed, reshuffle, sizes)

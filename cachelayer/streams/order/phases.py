@@ -76,7 +76,7 @@ def from_lists(lists: Any, order: Order) -> tuple[Phase, ...]:
     """Return the phases that a state names, the last of which ends with the last record of an order."""
     phases: list[Phase] = []
     for *numbers, digest in lists:
-        begin, records, epoch, first = map(checked_count, numbers)
+        begin, count, epoch, first = map(checked_count, numbers)
         if phases:
             before = phases[-1]
             known = before.records
@@ -85,9 +85,9 @@ def from_lists(lists: Any, order: Order) -> tuple[Phase, ...]:
             known = 0
             follows = begin == 0
         # A phase has the new records by themselves, or all records that there are by then.
-        if not (follows and records and first in (0, known) and first + records >= known):
+        if not (follows and count and first in (0, known) and first + count >= known):
             raise ValueError(f"{numbers} do not follow")
-        phases.append(Phase(begin, order.over(records), epoch, first, str(digest)))
+        phases.append(Phase(begin, order.over(count), epoch, first, str(digest)))
     if phases and phases[-1].records != order.length:
         raise ValueError(f"they end with {phases[-1].records} records")
     return tuple(phases)
