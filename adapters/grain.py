@@ -74,8 +74,8 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
         # Grain's own iteration starts threads, which cost many times more than small elements do.
         return source_of_items(obj, fetch=partial(by_number, obj, convert=_refuse_none))
     elements = _elements_of_map(obj) if is_map else _elements_of_iterator(obj)
-    given = _batches_with_warnings(elements) if unbatch else elements
-    source = Source("grain", read_once(given), endless=endless)
+    items = _batches_with_warnings(elements) if unbatch else elements
+    source = Source("grain", read_once(items), endless=endless)
     return unbatched(source, declared=element_spec) if unbatch else source
 
 

@@ -80,8 +80,8 @@ def from_webdataset(
         >>> ref[0]
         {'__key__': '7', 'cls': np.int64(3), 'txt': 'seven'}
     """
-    given = Files(paths, storage_options).paths
-    expanded = [one for path in given for one in (expand_urls(path) if isinstance(path, str) else [path])]
+    names = Files(paths, storage_options).paths
+    expanded = [one for path in names for one in (expand_urls(path) if isinstance(path, str) else [path])]
     files = Files(expanded, storage_options)
     chosen = None if suffixes is None else _checked(suffixes)
     return file_source(files, partial(_source, chosen), {"suffixes": chosen})

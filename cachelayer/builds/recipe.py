@@ -106,8 +106,7 @@ class Recipe:
         """Return the recipe with the identity of the source that the user's function has returned."""
         known = {**identity_of_files(files), **content_of_files(files), **self.identity.facts}
         identity = self.identity
-        has_content = any(name == "elements" or name.startswith("column") for name in known)
-        if source.length and not has_content:
+        if source.length and not identity.has_elements:
             identity = identity_of_source(source)
         return replace(self, identity=identity._replace(facts={**identity.facts, **known}))
 

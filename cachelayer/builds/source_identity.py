@@ -64,6 +64,11 @@ class Identity(NamedTuple):
         """True if it tells more than the length."""
         return bool(self.facts.keys() - {"length"} or self.unread)
 
+    @property
+    def has_elements(self) -> bool:
+        """True if it has hashes of the elements or of their columns."""
+        return "elements" in self.facts or "columns" in self.facts
+
 
 def identity_of_object(obj: Any, options: BuildOptions) -> Identity:
     """Return the identity of what a user passes."""

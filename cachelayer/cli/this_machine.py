@@ -80,8 +80,8 @@ def doctor(storage: str | None, option: Pairs) -> Result:
         return Result({"versions": versions, "is_compiled": IS_COMPILED}, shown)
     click.echo(f"asking {without_credentials(storage)}, for {PATIENCE:g} s at most", err=True)
     url, problem, limit = _asked(storage, option)
-    found = {"url": url, "problem": problem, "limit": limit}
-    document = {"versions": versions, "is_compiled": IS_COMPILED, "storage": found}
+    report = {"url": url, "problem": problem, "limit": limit}
+    document = {"versions": versions, "is_compiled": IS_COMPILED, "storage": report}
     verdict = f"{url}: {problem or 'can be published to'}{limit and ', but ' + limit}"
     return Result(document, [*shown, verdict], ExitCode.FINDING if problem else ExitCode.SUCCESS)
 

@@ -178,15 +178,17 @@ def _python(
 ) -> str:
     """Return the line of Python that lists the records."""
     defaults = {"remainder": "keep", "reshuffle": True}
-    given = {name: value for name, value in options.items() if value != defaults.get(name)}
-    given |= {} if shard is None else {"shard": shard}
+    changed = {name: value for name, value in options.items() if value != defaults.get(name)}
+    changed |= {} if shard is None else {"shard": shard}
     if schedule.left_out or schedule.earlier:
-        return f"{_call(batch, given)}, then set_state(state): its item {step}"
-    return f"{_call(batch, given | ({'start': schedule.start} if schedule.start else {}))}.record_numbers({step})"
+        return f"{_call(batch, changed)}, then set_state(state): its item {step}"
+    if schedule.start:
+        changed["start"] = schedule.start
+    return f"{_call(batch, changed)}.record_numbers({step})"
 
 
-def _call(batch: int, given: Mapping[str, Any]) -> str:
-    written = "".join(f", {name}={value!r}" for name, value in given.items())
+def _call(batch: int, options: Mapping[str, Any]) -> str:
+    written = "".join(f", {name}={value!r}" for name, value in options.items())
     return f"ref.stream({batch}{written}, num_epochs=None)"
 
 

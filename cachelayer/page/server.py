@@ -132,11 +132,11 @@ class Guard:
             return _refusal(421, "This name is not one of the server's: open the URL that `cachelayer view` printed.")
         if scope["method"] not in ("GET", "HEAD"):
             return _refusal(405, "This page only reads.")
-        given = request.query_params.get(TOKEN)
-        shown = request.cookies.get(self._cookie, "") if given is None else given
+        token = request.query_params.get(TOKEN)
+        shown = request.cookies.get(self._cookie, "") if token is None else token
         if not secrets.compare_digest(shown.encode("utf-8", "surrogatepass"), self._token.encode()):
             return _refusal(403, _ASK)
-        return None if given is None else self._moved(request)
+        return None if token is None else self._moved(request)
 
     def _moved(self, request: HTTPConnection) -> Response:
         """Return a redirection to the URL without the token, which sets the cookie."""

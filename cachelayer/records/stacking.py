@@ -82,14 +82,14 @@ class Stacking(PickledByFields):
         inputs = [(leaf.path, leaf.spec, value) for leaf, value in leaves if not is_plain(leaf.spec)]
         inputs += _nullable_dicts(self.spec, element, "")
         # By the identity of a value, which no other has as long as it is kept beside: its specs by path.
-        found: dict[int, tuple[Any, dict[str, Tree]]] = {}
+        specs_of: dict[int, tuple[Any, dict[str, Tree]]] = {}
         for path, spec, value in inputs:
-            found.setdefault(id(value), (value, {}))[1][path] = spec
-        everywhere = {key: _common(specs.values()) for key, (_, specs) in found.items()}
+            specs_of.setdefault(id(value), (value, {}))[1][path] = spec
+        everywhere = {key: _common(specs.values()) for key, (_, specs) in specs_of.items()}
 
         def passed_on(output: Any, path: str = "") -> Mapping[str, Tree]:
             key = id(output)
-            spec = found[key][1].get(path) if key in found else None
+            spec = specs_of[key][1].get(path) if key in specs_of else None
             if spec is None and (output is None or isinstance(output, _OF_ONE_LEAF)):
                 spec = everywhere.get(key)
             if spec is not None:
@@ -245,5 +245,5 @@ def _size(element: Any) -> str:
     return f"of {len(element)}" if isinstance(element, (dict, list, tuple)) else ""
 
 
-def _differs(path: str, found: list[str]) -> ElementError:
-    return ElementError(UNLIKE, " and ".join(dict.fromkeys(found)), path=path, hint=DECLARE)
+def _differs(path: str, descriptions: list[str]) -> ElementError:
+    return ElementError(UNLIKE, " and ".join(dict.fromkeys(descriptions)), path=path, hint=DECLARE)

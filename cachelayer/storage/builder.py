@@ -121,7 +121,7 @@ class Builder:
 
     def compare_or_build(self, request: BuildRequest, on_change: OnChange) -> DataRef[Any]:
         """Return a version: built if it does not exist, else compared with the recipe of the request."""
-        ref = self.find_or_build(request, lambda found: check_recipe(found, request.recipe, on_change))
+        ref = self.find_or_build(request, lambda existing: check_recipe(existing, request.recipe, on_change))
         warn_of_incomparable(ref, request.recipe, on_change)
         return ref
 

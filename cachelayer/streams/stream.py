@@ -307,10 +307,10 @@ class Stream(Generic[T]):
             >>> batch.tolist(), mask.tolist()
             ([8, 9, 9, 9], [True, True, False, False])
         """
-        found = self._schedule.step(step)
-        if not (self._schedule.batched or len(plan_of(self._schedule, found).numbers)):
+        step_range = self._schedule.step(step)
+        if not (self._schedule.batched or len(plan_of(self._schedule, step_range).numbers)):
             raise RecordIndexError(f"step {step} has no element for shard {self._schedule.shard_index}")
-        return cast(T, self._reader.item(found))
+        return cast(T, self._reader.item(step_range))
 
     def record_numbers(self, step: int) -> NDArray[np.int64]:
         """Return the record number of each row in the batch of a step, as int64. Padding repeats the last record.
@@ -417,8 +417,8 @@ class Stream(Generic[T]):
         for name, chosen in (("steps", steps), ("records", records)):
             if not isinstance(chosen, Iterable):
                 raise InvalidTypeError(f"{name} {chosen!r}: pass a list of numbers, or range(a, b)")
-        found = [self._schedule.step(integer("a step", step)) for step in steps]
-        ranges = [(step.begin, step.end) for step in found]
+        chosen_steps = [self._schedule.step(integer("a step", step)) for step in steps]
+        ranges = [(step.begin, step.end) for step in chosen_steps]
         if len(records):
             numbers = np.array([integer("a record", record) for record in records], np.int64)
             ranges += ranges_with(self._schedule, numbers)

@@ -38,9 +38,9 @@ class ReadingStats:
     def __str__(self) -> str:
         from cachelayer.support.progress import size
 
-        made = f" in {self.requests:,} requests" if self.requests else ""
+        in_requests = f" in {self.requests:,} requests" if self.requests else ""
         again = f", {self.retries:,} of them again" if self.retries else ""
-        return f"reading {self.seconds:.3g} s ({size(self.bytes)}{made}{again})"
+        return f"reading {self.seconds:.3g} s ({size(self.bytes)}{in_requests}{again})"
 
 
 @dataclass(frozen=True)

@@ -81,9 +81,9 @@ def arrays(item: Any) -> Any:
     return tuple(map(arrays, item)) if isinstance(item, (tuple, list)) else np.asarray(item)
 
 
-def assert_same(found: list[Any], expected: list[Any]) -> None:
+def assert_same(values: list[Any], expected: list[Any]) -> None:
     """Raise unless the items are those of a stream."""
-    np.testing.assert_equal([arrays(item) for item in found], [arrays(item) for item in expected])
+    np.testing.assert_equal([arrays(item) for item in values], [arrays(item) for item in expected])
 
 
 def numbers_of(item: Any) -> list[int]:

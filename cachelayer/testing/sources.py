@@ -68,12 +68,12 @@ def spec_of(source: Source) -> Tree:
 def records_of(source: Source, spec: Tree, start: int = 0, stop: int | None = None) -> list[bytes]:
     """Return the records of the elements of a source, or of some of them."""
     codec = codec_for(spec)
-    found = []
+    records = []
     for batch in source.batches(start, stop):
         frames = codec.encode(batch.columns(codec))
         places = zip(frames.starts.tolist(), frames.lengths.tolist(), strict=True)
-        found += [frames.buffer[start : start + length].tobytes() for start, length in places]
-    return found
+        records += [frames.buffer[start : start + length].tobytes() for start, length in places]
+    return records
 
 
 class SourceTests:

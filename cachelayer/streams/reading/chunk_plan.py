@@ -158,8 +158,8 @@ def ranges_with(schedule: Schedule, records: Indices) -> list[tuple[int, int]]:
             break
         rows = np.flatnonzero(np.isin(plan.numbers, records))
         numbers_of_steps = np.unique(np.searchsorted(plan.splits, rows, side="right") - 1).tolist()
-        found = [plan.steps[number] for number in numbers_of_steps]
-        ranges += [(step.begin, step.end) for step in found]
+        chosen = [plan.steps[number] for number in numbers_of_steps]
+        ranges += [(step.begin, step.end) for step in chosen]
         position = plan.steps.following
         if position >= stop and not schedule.batched and schedule.crosses:
             # The last step takes other positions in place of what is left out, from further on: they may have some of
