@@ -84,20 +84,20 @@ def command(name: str, panel: str, *examples: str) -> Callable[[Callable[..., Re
 
     def decorate(function: Callable[..., Result]) -> click.Command:
         @wraps(function)
-        def run(*, as_json: bool, quiet: bool, show_traceback: bool, **given: Any) -> None:
+        def run(*, as_json: bool, quiet: bool, show_traceback: bool, **arguments: Any) -> None:
             context = click.get_current_context()
             addresses = [str(param.name) for param in context.command.params if param.type is ADDRESS]
-            reach = {name: given.pop(name) for name in ("option", "local_cache") if addresses and name in given}
-            if quiet and "progress" in given:
-                given["progress"] = False
+            reach = {name: arguments.pop(name) for name in ("option", "local_cache") if addresses and name in arguments}
+            if quiet and "progress" in arguments:
+                arguments["progress"] = False
             with warnings.catch_warnings():
                 warnings.simplefilter("always", CacheLayerWarning)
                 warnings.showwarning = lambda message, *_, **__: output.problem("warning", str(message))
                 try:
                     # Worker processes put the null device in the place of a stdout that is closed.
                     with redirect_stdout(sys.stderr if as_json else sys.stdout):
-                        opened = {name: Address.open(given[name], **reach) for name in addresses}
-                        result = function(**{**given, **opened})
+                        opened = {name: Address.open(arguments[name], **reach) for name in addresses}
+                        result = function(**{**arguments, **opened})
                 except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 - each kind has its code
                     if show_traceback:
                         traceback.print_exc()
