@@ -28,12 +28,16 @@ def known_spec(source: Source, options: BuildOptions) -> Tree | None:
     A source that can be read again is read here. A source that is read once is not: its writer finds the spec.
     """
     declared = options.element_spec
-    if source.element_spec is not None:
-        return overlaid(declared, source.element_spec)
-    if source.parts is not None:
-        # An engine may build the parts where their data is, so with a declared spec no part is opened here.
-        is_enough = declared is not None and (options.engine is not None or not needs_elements(declared, options))
-        return declared if is_enough else _spec_of_parts(source.parts, declared)
+    parts = source.parts
+    # An engine may build the parts where their data is, so with a declared spec no part is opened here.
+    is_enough = declared is not None and (options.engine is not None or not needs_elements(declared, options))
+    if parts is not None and source.element_spec is None and is_enough:
+        return declared
+    spec = own_spec(source)
+    if spec is not None:
+        return overlaid(declared, spec)
+    if parts is not None:
+        return _spec_of_first_elements(partial(_first_batches, parts), declared)
     length = options.expected(source.length)
     if source.starts is None or not length or not needs_elements(declared, options):
         return declared
@@ -51,14 +55,6 @@ def own_spec(source: Source) -> Tree | None:
     if source.element_spec is not None or source.parts is None:
         return source.element_spec
     return source.parts.part(0).source.element_spec
-
-
-def _spec_of_parts(parts: Parts, declared: Tree | None) -> Tree | None:
-    """Return the spec of the first part, which its source has; else that of the first elements of all parts."""
-    spec = parts.part(0).source.element_spec
-    if spec is not None:
-        return overlaid(declared, spec)
-    return _spec_of_first_elements(partial(_first_batches, parts), declared)
 
 
 def _first_batches(parts: Parts, most: int) -> Iterator[Batch]:
