@@ -223,7 +223,9 @@ def _spec_of_objects(name: str, column: pd.Series[Any], declared: dict[str, Any]
 def _columns(schema: pa.Schema, spec: dict[str, Any], rows: pd.DataFrame) -> Columns:
 
     series = {name: rows[name] for name in spec}
-    typed = {field.name: _array(field.name, series[field.name], field.type) for field in schema if field.name in spec}
+    # In the order of the spec, which may be that of an earlier part.
+    types = dict(zip(schema.names, schema.types, strict=True))
+    typed = {name: _array(name, series[name], types[name]) for name in spec if name in types}
     batch = pa.RecordBatch.from_arrays(list(typed.values()), list(typed))
     whole = columns_of({}, None, {name: spec[name] for name in typed}, batch)
     typed_leaves = iter(whole.leaves)
