@@ -53,11 +53,18 @@ class Erasure:
     """Erases records from a version, and from all versions of the dataset that have them in the same shards.
 
     Records are counted over the shards of the version. The old files stay for ``grace`` seconds, for programs that read
-    them.
+    them. With ``names_others``, a warning names the versions that hold equal records elsewhere.
     """
 
     def __init__(
-        self, version: StoredVersion, numbers: Ints, reason: str, grace: float, progress: bool | None = None
+        self,
+        version: StoredVersion,
+        numbers: Ints,
+        reason: str,
+        grace: float,
+        progress: bool | None = None,
+        *,
+        names_others: bool = True,
     ) -> None:
         self._log = Log(version.folder)
         self._dataset = version.folder
@@ -67,6 +74,7 @@ class Erasure:
         self._reason = reason
         self._grace = grace
         self._progress = progress
+        self._names_others = names_others
         self._versions = {version.info: version}
         """The versions whose manifests were read, or put."""
         self._written: dict[tuple[str, bytes], ShardFile] = {}
@@ -95,10 +103,11 @@ class Erasure:
                 return self._without(head, rows, target, progress) if rows else head
 
             entry = self._log.change(decide)
-        others = self._others_with(known, before, entry, manifest.rows.element_spec)
+        others = self._others_with(known, before, entry, manifest.rows.element_spec) if self._names_others else []
         if others:
             warn(
-                f"{self._name}: equal records, or their fields, are still in {', '.join(others)}: erase them there too"
+                f"{self._name}: equal records, or their fields, are still in {', '.join(others)}: erase them there "
+                "too; where=... with every_version=True looks for them in every version"
             )
         [erased] = self._read([entry.versions[name]])
         return erased

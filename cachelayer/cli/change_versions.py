@@ -269,6 +269,7 @@ def _confirm(question: str, yes: bool) -> None:
     "Manage",
     "cache/users@v3 1042 77 --reason 'request 5'",
     "cache/users@v3 100:200 --reason 'request 6' --now",
+    "cache/users --where 'user == 5512' --every-version --reason 'request 7'",
 )
 @options.whole_version
 @argument(
@@ -280,6 +281,7 @@ def _confirm(question: str, yes: bool) -> None:
     required=False,
 )
 @option("where", "CONDITION", "Erase the records that fit, such as 'user == 5512', as ref.where() takes it.")
+@flag("every_version", "Erase what fits --where from every version of the dataset, however it is stored there.")
 @option("reason", "TEXT", "Why; it is stored, and shown for the old digest.", required=True)
 @options.now
 @options.yes
@@ -289,6 +291,7 @@ def erase(
     whole: Address,
     numbers: tuple[range, ...],
     where: str | None,
+    every_version: bool,
     reason: str,
     now: bool,
     yes: bool,
@@ -306,6 +309,13 @@ def erase(
     for chosen in numbers:
         if chosen.stop > len(ref):
             raise RecordIndexError(f"record {chosen.stop - 1}: {text} has {counted(len(ref), 'record')}")
+    grace = 0 if now else None
+    if every_version:
+        _confirm(f"Erase all records that fit {where!r} from every version of {text.partition('@')[0]}?", yes)
+        erased = whole.storage.erase(
+            text, where=where, every_version=True, reason=reason, grace=grace, progress=progress
+        )
+        return version_result(erased, "written", before)
     records = sorted({number for chosen in numbers for number in chosen})
     if where is not None:
         selection = ref._records.selection
@@ -314,7 +324,7 @@ def erase(
     if not records:
         raise InvalidArgumentError(f"--where {where!r} fits no record of {text}: nothing is erased")
     _confirm(f"Erase {counted(len(records), 'record')} from {text}?", yes)
-    erased = whole.storage.erase(text, records=records, reason=reason, grace=0 if now else None, progress=progress)
+    erased = whole.storage.erase(text, records=records, reason=reason, grace=grace, progress=progress)
     result = version_result(erased, "written", before)
     return replace(result, text=[f"{counted(len(records), 'record')} erased", *result.text])
 

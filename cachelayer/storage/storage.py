@@ -15,8 +15,6 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-import numpy as np
-
 from cachelayer.arrayrecord.local_shards import VERIFY, Verify
 from cachelayer.errors import InvalidArgumentError, InvalidNameError, InvalidTypeError
 from cachelayer.objects import paths
@@ -29,7 +27,7 @@ from cachelayer.support.arguments import boolean, explains_options, required
 from cachelayer.support.credentials_in_urls import without_credentials
 from cachelayer.versions import DEFAULT_SHARD_BYTES, GRACE_SECONDS
 from cachelayer.versions.log import Log, LogEvent
-from cachelayer.versions.reference import Reference
+from cachelayer.versions.reference import Reference, Want
 from cachelayer.versions.snapshot import Snapshot, VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
 from cachelayer.views.dataref import DataRef
@@ -842,7 +840,9 @@ class Storage:
         self,
         version: str | DataRef[Any],
         *,
-        records: Sequence[int],
+        records: Sequence[int] | None = None,
+        where: str | Callable[[Mapping[str, Any]], Any] | None = None,
+        every_version: bool = False,
         of: str | None = None,
         reason: str,
         grace: float | None = None,
@@ -861,6 +861,9 @@ class Storage:
         Args:
             version: the version that ``records`` are numbers of, such as ``"cifar10@v2"``, or a :class:`DataRef` of it.
             records: the numbers of the records.
+            where: a condition in place of the numbers, as :meth:`DataRef.where` takes it: all records that fit.
+            every_version: erase what fits ``where`` from every version of the dataset, one after another, however it
+                is stored there. A warning names the versions that lack the fields of the condition.
             of: the version, if only its dataset is named before.
             reason: why they are erased; it is stored, and shown to those who ask for the old digest.
             grace: for how many seconds the old files stay, for programs that read them. 0 deletes them at once, with
@@ -874,6 +877,8 @@ class Storage:
             NotFoundError: if there is no such version, or it was deleted or published anew meanwhile: then nothing is
                 erased.
             RecordIndexError: if the version has no such record.
+            InvalidArgumentError: if no record fits the condition, or not exactly one of ``records`` and ``where`` is
+                passed.
             CorruptionError: if a shard with one of the records is damaged: repair it first.
 
         Examples:
@@ -886,17 +891,24 @@ class Storage:
             Traceback (most recent call last):
             cachelayer.errors.ErasedRecordError: names@v1: record 1 was erased (Bob asked for it): ...
         """
-        from cachelayer.builds.erase import Erasure
+        from cachelayer.storage.erase import EraseRequest
         from cachelayer.versions import gc
 
-        reference = self._catalog.parse(version, of, "base", "version" if of is None else "of")
+        every_version = boolean("every_version", every_version)
+        want: Want = "version" if every_version else "base"
+        reference = self._catalog.parse(version, of, want, "version" if of is None else "of")
         if not isinstance(reason, str) or not reason.strip():
             raise InvalidArgumentError(f"reason {reason!r}: say in a few words why the records are erased")
         seconds = 0.0 if grace is None else gc.checked_grace(grace)
-        ref = self._fetch(reference)
-        numbers = ref._records.selection.select(records)
-        rows = np.concatenate([*numbers.pieces(), np.empty(0, np.int64)])
-        erased = Erasure(ref._base.version, rows, reason, seconds, progress).erase()
+        if (records is None) == (where is None):
+            raise InvalidArgumentError("pass records=, the numbers of the records, or where=, a condition")
+        request = EraseRequest(self._catalog, reason, seconds, progress)
+        if every_version:
+            if where is None:
+                raise InvalidArgumentError("every_version=True: pass where=, as numbers are those of one version")
+            erased = request.erase_from_every_version(reference, where)
+        else:
+            erased = request.erase(reference, records, where)
         if grace == 0:
             gc.collect_now(erased.folder, is_erasure=True)
         return self._catalog.open(erased)

@@ -305,3 +305,54 @@ def test_the_command_erases_and_says_what(tmp_path: Path) -> None:
     answer = invoke("erase", f"{tmp_path}/d@v1", "3", "5:7", "--reason", "asked to", "--now", "--yes")
     assert "sha256" in answer.stdout
     assert storage.fetch("d@v1").erased.tolist() == [3, 5, 6]
+
+
+def test_what_fits_a_condition_goes_from_every_version_however_it_is_stored(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    people = [{"email": f"u{n % 5}@x", "n": n} for n in range(20)]
+    storage.submit(people, "d@v1")
+    storage.append("d@v1", new="v2", source=people[:7])
+    storage.rewrite("d@v2", new="shuffled", shuffle_seed=3)
+    storage.derive("d@shuffled", new="few", keep="n < 3")
+    storage.delete("d@shuffled")
+    storage.rewrite("d@v2", new="numbers", fields=["n"])
+    before = [storage.fetch(f"d@{name}").digest for name in ("few", "numbers")]
+    with pytest.warns(CacheLayerWarning, match="numbers"):
+        erased = storage.erase("d@v2", where="email == 'u3@x'", every_version=True, reason="asked", grace=0)
+    assert (erased.dataset_version, erased.erased.tolist()) == ("v2", [3, 8, 13, 18, 23])
+    assert storage.fetch("d@v1").erased.tolist() == [3, 8, 13, 18]
+    # The shards of "few" held more records than it shows, and it is stored anew too.
+    assert b"u3@x" not in stored_bytes(storage)
+    assert [
+        storage.fetch(f"d@{name}").digest == digest for name, digest in zip(("few", "numbers"), before, strict=True)
+    ] == [
+        False,
+        True,
+    ]
+    assert all(storage.verify(f"d@{name}").ok for name in storage.versions("d"))
+
+
+def test_a_condition_erases_from_one_version_and_what_it_does_not_tell_is_refused(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    storage.submit([{"email": f"u{n % 5}@x", "n": n} for n in range(20)], "d@v1")
+    storage.rewrite("d@v1", new="v2", shuffle_seed=1)
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"where": "email == 'nobody'"}, "nobody"),
+        ({"where": "email == 'nobody'", "every_version": True}, "nobody"),
+        ({"where": "mail == 'u1@x'", "every_version": True}, "mail"),
+        ({"records": [1], "every_version": True}, "where="),
+        ({"records": [1], "where": "n == 1"}, "where="),
+        ({}, "records="),
+    ]
+    for arguments, named in wrong:
+        with pytest.raises(InvalidArgumentError, match=named):
+            storage.erase("d@v1", reason="asked", **arguments)
+    with pytest.warns(CacheLayerWarning, match="v2"):
+        erased = storage.erase("d@v1", where=lambda columns: columns["n"] > 17, reason="asked")
+    assert erased.erased.tolist() == [18, 19]
+    assert not len(storage.fetch("d@v2").erased)
+    told = invoke(
+        "erase", f"{tmp_path}/d@v1", "--where", "n == 3", "--every-version", "--reason", "asked", "--now", "--yes"
+    )
+    assert told.exit_code == 0, told.output
+    assert [len(storage.fetch(f"d@{name}").erased) for name in ("v1", "v2")] == [3, 1]
