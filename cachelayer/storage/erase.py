@@ -35,12 +35,13 @@ class EraseRequest:
         All versions that hold them in the same shards lose them too.
         """
         ref = self._open(reference)
+        chosen: Any = records
         if records is None:
-            records = np.flatnonzero(mask_of(ref._records, Condition.of(where)))
-            if not len(records):
+            chosen = np.flatnonzero(mask_of(ref._records, Condition.of(where)))
+            if not len(chosen):
                 name = f"{ref.dataset_id}@{ref.dataset_version}"
                 raise InvalidArgumentError(f"where={where!r} fits no record of {name}: nothing is erased")
-        numbers = ref._records.selection.select(records)
+        numbers = ref._records.selection.select(chosen)
         rows = np.concatenate([*numbers.pieces(), np.empty(0, np.int64)])
         return self._erasure(ref, rows).erase()
 
