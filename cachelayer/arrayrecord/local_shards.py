@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
+from time import monotonic
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -51,6 +52,7 @@ _ROW = struct.Struct("<QII")
 # Longer records are not compared with their checksums when a shard is opened, because that takes too long.
 _SAMPLED_NBYTES = 1 << 20
 _SAMPLES = 8
+_SECONDS_BETWEEN_LOOKS = 0.001
 _BATCH_NBYTES = 4 << 20
 _GROWTH = 8
 
@@ -133,6 +135,7 @@ class LocalShards:
         self._plain: dict[int, _PlainShard] = {}
         # The page faults of this process when records were last seen in memory; -1 if they were not in memory then.
         self._page_faults = -1
+        self._next_look = 0.0
 
     @classmethod
     def of_file(cls, files: AbstractContextManager[ShardFiles], stats: ShardStats, verify: Verify) -> LocalShards:
@@ -187,10 +190,13 @@ class LocalShards:
         shard_of, within = self._in_shards(numbers)
         # Records that are not in memory are asked for together: else each would cause a page fault of its own, which
         # also reads much around the record. To find out takes a while, so this looks only if the system has read pages
-        # from the disk since it looked the last time.
-        faults = getrusage(RUSAGE_SELF).ru_majflt
-        if faults != self._page_faults:
-            self._page_faults = -1 if self._load_if_cold(shard_of, within) else faults
+        # from the disk since it looked the last time. And to ask the system takes as long as to read some records.
+        now = monotonic()
+        if now >= self._next_look:
+            faults = getrusage(RUSAGE_SELF).ru_majflt
+            if faults != self._page_faults:
+                self._page_faults = -1 if self._load_if_cold(shard_of, within) else faults
+            self._next_look = now if self._page_faults == -1 else now + _SECONDS_BETWEEN_LOOKS
         records = self._read(shard_of, within)
         if counts_for_iterator():
             size = records.uniform_nbytes
