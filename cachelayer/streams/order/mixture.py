@@ -400,14 +400,23 @@ class MixedOrder(Order):
         """
         parts, turns = self.turns.at(places + epoch * self.length)
         for part in np.flatnonzero(np.bincount(parts)).tolist():
-            of_part = np.flatnonzero(parts == part)
-            turns_of_part = turns[of_part]
-            begins = [phase.begin for phase in self.phases[part]]
-            for number, in_phase in _groups(np.searchsorted(begins, turns_of_part, side="right") - 1):
-                phase = self.phases[part][number]
-                epochs, within = _divided(turns_of_part[in_phase] - phase.begin, phase.order.records)
-                for more, in_epoch in _groups(epochs):
-                    yield part, of_part[in_phase][in_epoch], phase, phase.epoch + more, within[in_epoch]
+            which = np.flatnonzero(parts == part)
+            of_part = turns[which]
+            phases = self.phases[part]
+            in_phases: Any = [(0, slice(None))]
+            if len(phases) > 1:
+                begins = [phase.begin for phase in phases]
+                in_phases = _groups(np.searchsorted(begins, of_part, side="right") - 1)
+            for number, in_phase in in_phases:
+                phase = phases[number]
+                of_phase = of_part[in_phase] - phase.begin if phase.begin else of_part[in_phase]
+                epochs, within = _divided(of_phase, phase.order.records)
+                if (epochs == epochs[0]).all():
+                    yield part, which[in_phase], phase, phase.epoch + int(epochs[0]), within
+                    continue
+                for more in np.unique(epochs).tolist():
+                    is_in_epoch = epochs == more
+                    yield part, which[in_phase][is_in_epoch], phase, phase.epoch + more, within[is_in_epoch]
 
 
 def seed_of_part(seed: int, part: int) -> int:
