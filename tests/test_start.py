@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+
 from cachelayer import Storage
 
 FIRST_BATCH = """
@@ -40,6 +42,28 @@ NEEDED = {
 }
 SLOW = {"asyncio", "click", "difflib", "fsspec", "multiprocessing", "shutil", "socket", "ssl", "tempfile", "zstandard"}
 """What takes long to import, and most processes need for nothing."""
+
+
+TRAINING = """
+import sys
+import cachelayer
+from cachelayer.adapters import torch
+
+ref = cachelayer.Storage(sys.argv[1]).fetch("rows@v1")
+next(iter(torch.loader(ref.stream(2, shuffle=True, seed=0))))
+iterator = iter(ref.stream(2, shuffle="blocks", seed=0).map(lambda row: row))
+next(iterator)
+iterator.get_state()
+next(iter(cachelayer.mix([(ref, 2), (ref[:3], 1)]).stream(2)))
+print(*sys.modules)
+"""
+
+
+def test_what_trains_imports_no_page_and_no_command(tmp_path: Path) -> None:
+    Storage(tmp_path).submit([{"x": np.arange(4)} for _ in range(10)], "rows@v1")
+    result = subprocess.run([sys.executable, "-c", TRAINING, str(tmp_path)], check=True, capture_output=True, text=True)
+    rooms = {".".join(name.split(".")[:2]) for name in result.stdout.split()}
+    assert rooms.isdisjoint({"cachelayer.page", "cachelayer.drawing", "cachelayer.cli", "cachelayer.statistics"})
 
 
 def test_a_first_batch_imports_what_it_uses(tmp_path: Path) -> None:

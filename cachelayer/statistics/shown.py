@@ -62,7 +62,7 @@ class Statistics:
 
     Examples:
         >>> rows = [{"label": "cat", "score": 0.5}, {"label": "dog", "score": 1.5}, {"label": "cat", "score": 1.0}]
-        >>> stats = cachelayer.Storage(folder).submit(rows, "rows", "v1").stats()
+        >>> stats = cachelayer.Storage(folder).submit(rows, "rows@v1").stats()
         >>> label, score = stats.leaves
         >>> label.strings.common, score.numbers.minimum, score.numbers.mean, stats.records_read
         ((('cat', 2), ('dog', 1)), 0.5, 1.0, 3)

@@ -89,7 +89,7 @@ def _automatic(recipe: Recipe) -> str:
     unknown = [part for part in recipe.account.not_compared if part.startswith("argument ")]
     if unknown or not recipe.account.functions:
         raise InvalidArgumentError(
-            f'version="{AUTO}": changes to {", ".join(unknown) or recipe.name} would go unnoticed. Decorate a function '
+            f'version "{AUTO}": changes to {", ".join(unknown) or recipe.name} would go unnoticed. Decorate a function '
             "of your own, and pass arguments such as a path or an array; or name the version"
         )
     return recipe.automatic_name

@@ -216,6 +216,6 @@ def _new_name(argument: str, name: object) -> str:
     if name == AUTO:
         raise InvalidNameError(
             f"{argument} {AUTO!r} stands for a name made from the code and the arguments of a function: decorate the "
-            f'function that returns the source with storage.cacheable(dataset_id, "{AUTO}"), or choose another name'
+            f'function that returns the source with storage.cacheable("<dataset id>@{AUTO}"), or choose another name'
         )
     return paths.check_name(argument, name)

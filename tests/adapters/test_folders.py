@@ -98,23 +98,23 @@ def test_images_have_the_label_of_their_folder(storage: Storage, tmp_path: Path)
 
 def test_the_user_names_the_classes_and_asks_for_the_paths(storage: Storage, tmp_path: Path) -> None:
     folder = write_images(tmp_path / "test", 4)
-    ref = storage.cache(from_image_folder(folder, classes=["dog", "bird", "cat"], path=True), "pets", "v1")
+    ref = storage.cache(from_image_folder(folder, classes=["dog", "bird", "cat"], path=True), "pets@v1")
     assert ref.metadata["classes"] == ["dog", "bird", "cat"]
     assert [element["label"] for element in ref] == [2, 2, 0, 0]
     assert ref[3]["path"] == "dog/part1/00003.PNG"
     with pytest.warns(cachelayer.StaleVersionWarning, match="classes"):
-        storage.cache(from_image_folder(folder, classes=["cat", "bird", "dog"], path=True), "pets", "v1")
+        storage.cache(from_image_folder(folder, classes=["cat", "bird", "dog"], path=True), "pets@v1")
     with pytest.raises(InvalidArgumentError, match="dog"):
-        storage.cache(from_image_folder(folder, classes=["cat"]), "cats", "v1")
+        storage.cache(from_image_folder(folder, classes=["cat"]), "cats@v1")
     with pytest.raises(InvalidArgumentError, match="each once"):
         from_image_folder(folder, classes=["cat", "cat"])
 
 
 def test_pictures_of_pillow_are_images_in_any_source(storage: Storage) -> None:
     pictures = [Image.fromarray(pixels(number)) for number in range(3)]
-    assert np.array_equal(storage.cache(pictures, "list", "v1")[2], pixels(2))
+    assert np.array_equal(storage.cache(pictures, "list@v1")[2], pixels(2))
     rows = ({"image": picture, "number": number} for number, picture in enumerate(pictures))
-    assert np.array_equal(storage.cache(rows, "rows", "v1")[1]["image"], pixels(1))
+    assert np.array_equal(storage.cache(rows, "rows@v1")[1]["image"], pixels(1))
 
 
 def test_sounds_have_the_label_of_their_folder(storage: Storage, tmp_path: Path) -> None:

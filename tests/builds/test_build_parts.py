@@ -181,14 +181,14 @@ def test_a_function_that_returns_one_iterator_for_two_parts_is_refused(
     """Else the second part would lack what the first has taken, and the first what its spec was learned from."""
     elements = again(range(100_000))
     with pytest.raises(SourceError, match=r"part [01] of 5.*iterator|map|generator"):
-        storage.cache(sharded(lambda index, count: elements, 5), "d", "v1")
+        storage.cache(sharded(lambda index, count: elements, 5), "d@v1")
     assert storage.datasets() == []
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_parts_with_the_same_records_are_warned_of(storage: Storage, workers: int) -> None:
     with pytest.warns(cachelayer.CacheLayerWarning, match="part 0 of 3 and part 1 of 3") as caught:
-        same = storage.submit(sharded(lambda index, count: range(10), 3), "d", "v0", workers=workers)
+        same = storage.submit(sharded(lambda index, count: range(10), 3), "d@v0", workers=workers)
     assert (len(same), len(caught)) == (30, 1)
 
 

@@ -177,7 +177,7 @@ def test_a_version_of_some_records_numbers_those_that_it_has(tmp_path: Any) -> N
 
 def test_boxes_are_padded_like_tokens_if_the_user_says_what_becomes_of_more(tmp_path: Path) -> None:
     boxes = [np.arange(4 * number, dtype=np.float32).reshape(number, 4) for number in range(6)]
-    ref = Storage(tmp_path).submit([{"boxes": each} for each in boxes], "boxes", "v1")
+    ref = Storage(tmp_path).submit([{"boxes": each} for each in boxes], "boxes@v1")
     padded = ref.padded("boxes", 3, value=-1, long="truncate")
     assert padded.element_spec["boxes"] == ArraySpec("float32", (3, 4))
     batch = padded.read(range(6))
@@ -249,7 +249,7 @@ def test_records_that_are_one_leaf_have_windows_too(tmp_path: Any) -> None:
 def test_padding_has_the_value_that_was_asked_for_and_the_order_stays_the_same(tmp_path: Any) -> None:
     documents = [{"tokens": np.arange(1, n + 1, dtype=np.int32), "types": bytes(n), "id": n} for n in (3, 0, 4, 2, 5)]
     spec = {"tokens": ArraySpec("int32", (None,)), "types": ArraySpec(bytes), "id": ArraySpec("int64")}
-    ref: Any = Storage(tmp_path).submit(documents, "d", "v1", element_spec=spec)
+    ref: Any = Storage(tmp_path).submit(documents, "d@v1", element_spec=spec)
     leaves = ["tokens", "types"]
     for make in (
         lambda **value: ref.packed(leaves, 6, beside="id", **value),
@@ -277,7 +277,7 @@ def test_padding_is_zero_in_memory_that_an_earlier_batch_has_used(tmp_path: Any)
     """Of 2 MiB a batch: such memory is used again, as it is."""
     documents = [{"tokens": np.full(700 + number % 50, 1, np.int32)} for number in range(1200)]
     spec = {"tokens": ArraySpec("int32", (None,))}
-    ref: Any = Storage(tmp_path).submit(documents, "d", "v1", element_spec=spec)
+    ref: Any = Storage(tmp_path).submit(documents, "d@v1", element_spec=spec)
     for view in (ref.packed("tokens", 1024), ref.windows("tokens", 1024, remainder="pad", separator=5)):
         for numbers in (np.arange(512), np.arange(512), np.arange(len(view) - 512, len(view))):
             values = view.read(numbers)["tokens"]

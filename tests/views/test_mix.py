@@ -257,7 +257,7 @@ def test_steps_are_counted_by_dataset_as_their_batches_are(tmp_path: Path, kind:
     for number, name in enumerate(("web", "books", "web")):
         tokens = [np.full(length, number + 1, np.int32) for length in rng.integers(0, 9, 40)]
         rows = [{"tokens": each, "worth": number + 1.0} for each in tokens]
-        ref: Any = storage.cache(rows, name, f"v{number}", element_spec=spec) if number < 2 else parts[0]
+        ref: Any = storage.cache(rows, f"{name}@v{number}", element_spec=spec) if number < 2 else parts[0]
         views = {
             "documents": lambda ref: ref,
             "windows": lambda ref: ref.windows("tokens", 7, remainder="pad", separator=9),
