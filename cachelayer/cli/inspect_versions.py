@@ -247,15 +247,7 @@ def diff(
 )
 @option("token_file", "FILE", "Holds the token of the URL; made if there is no such file.", type=options.PATH)
 def view(
-    place: str,
-    no_open: bool,
-    detokenize: str | None,
-    option: Pairs,
-    host: str,
-    port: int,
-    root_path: str,
-    allowed_hosts: tuple[str, ...],
-    token_file: Path | None,
+    place: str, no_open: bool, detokenize: str | None, option: Pairs, token_file: Path | None, **serving: Any
 ) -> Result:
     """Show a storage as a page in the browser: versions, records, statistics, the order of training."""
     # Records are read in ranges: a look at a bucket downloads no shard.
@@ -268,7 +260,7 @@ def view(
     if address is not None:
         path = path_of(open_versions.ref(address.text, None))
     token = None if token_file is None else _token_in(token_file)
-    server = PageServer(open_versions, host, port, root_path=root_path, allowed_hosts=allowed_hosts, token=token)
+    server = PageServer(open_versions, token=token, **serving)
     url = server.url(path)
     # The browser shows the page, even if nobody reads the output.
     with suppress(OSError):
