@@ -42,9 +42,19 @@ class RecordGroups(PickledByFields):
     """The field that orders the records of a group; None for the order of the view, which equal values keep too."""
     call: str
     """The call of the user, for messages."""
+    max_gap: float | None = None
+    """The most that the order of a record may lie after that of the one before, in seconds for times, or else a new
+    group begins; None if groups have gaps."""
 
     def __post_init__(self) -> None:
         reader = self._reader
+        if self.max_gap is not None:
+            dtype = None if self.order is None else reader.leaf(self.order).dtype
+            if dtype is None or is_string(dtype) or number_kind(np.dtype(dtype)) not in "iufmM":
+                raise InvalidArgumentError(
+                    f"{self.call}: max_gap={self.max_gap!r} is a distance of numbers or times: pass order=, the field "
+                    "that has these"
+                )
         for name in self._names:
             dtype = reader.leaf(name).dtype
             if not is_string(dtype) and number_kind(np.dtype(dtype)) == "c":
@@ -66,7 +76,13 @@ class RecordGroups(PickledByFields):
         if leaves is not None:
             spec = leaves.codec.spec
             origins = self.records.origins_of_leaves([leaf_number(spec, name) for name in self._names])
-        return derived_digest(origins.digests.rows, "groups", {"by": list(self.by), "order": self.order})
+        parameters: dict[str, Any] = {"by": list(self.by), "order": self.order, **self.gap_parameter}
+        return derived_digest(origins.digests.rows, "groups", parameters)
+
+    @property
+    def gap_parameter(self) -> dict[str, float]:
+        """The largest gap by its name; empty if there is none."""
+        return {} if self.max_gap is None else {"max_gap": self.max_gap}
 
     @cached_property
     def _plan(self) -> Ints:
@@ -110,9 +126,14 @@ class RecordGroups(PickledByFields):
         groups = np.full(len(self.records), -1, np.int64)
         groups[reader.rows] = self._group_numbers(reader)
         order = np.arange(len(reader.rows))
+        keys = None
         if self.order is not None and len(order):
-            order = self._sort_keys(reader, self.order).argsort(kind="stable")
+            keys = self._sort_keys(reader, self.order)
+            order = keys.argsort(kind="stable")
         order = order[groups[reader.rows[order]].argsort(kind="stable")]
+        if self.max_gap is not None and keys is not None:
+            rows = reader.rows[order]
+            groups[rows] = _numbered_by_gaps(groups[rows], keys[order], self.max_gap)
         erased = np.flatnonzero(groups < 0)
         yield np.stack([groups, np.concatenate([reader.rows[order], erased])])
 
@@ -146,6 +167,18 @@ class RecordGroups(PickledByFields):
                 f"{self.call}: record {numbers[0]}{others} has {value} in {name!r}, which has no place in an order: "
                 f"leave such records out with where({condition!r})"
             )
+
+
+def _numbered_by_gaps(groups: Ints, keys: NDArray[Any], max_gap: float) -> Ints:
+    """Return new numbers for the groups of records in order, in which each record after a larger gap begins a group."""
+    gaps = np.diff(keys)
+    if gaps.dtype.kind == "m":
+        gaps = gaps / np.timedelta64(1, "s")
+    begins = np.ones(len(keys), np.bool_)
+    # Keys ascend within a group: a difference below 0 is one that is too large for its dtype.
+    begins[1:] = (np.diff(groups) != 0) | (gaps > max_gap) | (gaps < 0)
+    numbers: Ints = begins.cumsum() - 1
+    return numbers
 
 
 def _sort_key(values: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -55,6 +55,7 @@ class SeriesWindows(BaseDataset):
     def _digests(self) -> Digests:
         groups = self.groups
         parameters = {"by": list(groups.by), "order": groups.order, "length": self.length, "stride": self.stride}
+        parameters |= groups.gap_parameter
         return digests_of_rows(self.records.origins.digests.elements, groups.digest, "rolling", parameters, {})
 
     @property
@@ -83,6 +84,7 @@ class SeriesWindows(BaseDataset):
         info = self.records.info
         groups = self.groups
         options = f"by={list(groups.by)}, order={groups.order!r}, length={self.length}, stride={self.stride}"
+        options += "".join(f", {name}={value}" for name, value in groups.gap_parameter.items())
         return replace(
             info,
             title=f"Rolling({info.name!r}, {options})",
@@ -173,11 +175,14 @@ def _stacked(name: str, leaf: LeafSpec, length: int) -> LeafSpec:
     raise InvalidArgumentError(f"rolling() stacks the records of a window, and {name!r} is {leaf!r}: {cure}")
 
 
-def series_windows(records: DatasetView, length: Any, by: Any, order: Any, stride: Any) -> SeriesWindows:
+def series_windows(records: DatasetView, length: Any, by: Any, order: Any, stride: Any, max_gap: Any) -> SeriesWindows:
     """Return the windows over series of a view, with the arguments of :meth:`cachelayer.View.rolling`."""
     size = checked_length("length", length)
     step = checked_length("stride", stride)
     names = () if by is None else one_or_several("by", by)
     if order is not None and not isinstance(order, str):
         raise InvalidTypeError(f"order={order!r}: pass the name of a field, such as 'time'")
-    return SeriesWindows(RecordGroups(records, names, order, "rolling()"), size, step)
+    is_number = isinstance(max_gap, (int, float)) and not isinstance(max_gap, bool)
+    if max_gap is not None and not (is_number and 0 <= max_gap < np.inf):
+        raise InvalidArgumentError(f"max_gap={max_gap!r}: pass a number, of seconds if the order is a time")
+    return SeriesWindows(RecordGroups(records, names, order, "rolling()", max_gap), size, step)

@@ -1006,6 +1006,7 @@ class View(Generic[T]):
         by: str | Sequence[str] | None = None,
         order: str | None = None,
         stride: int = 1,
+        max_gap: float | None = None,
     ) -> Rolling:
         """Return windows of consecutive records of a series, such as the measurements of one sensor.
 
@@ -1020,6 +1021,8 @@ class View(Generic[T]):
             order: the field that orders the records of a series; None for the order of the view, which records with
                 equal values keep too.
             stride: how many records a window begins after the window before it.
+            max_gap: the most by which the ``order`` of two neighbours in a window differs, in seconds for times: a
+                larger gap ends a series, and begins another. None takes all gaps.
 
         Returns:
             A view whose elements have the structure of a record, with the records of a window stacked on a leading
@@ -1043,7 +1046,7 @@ class View(Generic[T]):
         """
         from cachelayer.sequences.rolling import series_windows
 
-        return Rolling(DatasetView.all(series_windows(self._records, length, by, order, stride)))
+        return Rolling(DatasetView.all(series_windows(self._records, length, by, order, stride, max_gap)))
 
     @names_view
     def clips(

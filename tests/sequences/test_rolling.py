@@ -297,3 +297,37 @@ def test_blocks_of_windows_are_fetched_once_from_a_bucket(tmp_path: Path) -> Non
         [plain(batch) for batch in each.rolling(3, by="sensor", order="time").stream(4, **options)] for each in refs
     ]
     assert batches[0] == batches[1]
+
+
+TIMES = np.array([0, 1, 2, 10, 11, 12, 0, 5, 6, 7])
+SENSORS = np.array([1] * 6 + [2] * 4)
+ORDERS: dict[str, tuple[Any, float]] = {
+    "int": (TIMES, 1),
+    "unsigned": (TIMES.astype(np.uint8), 1),
+    "far apart": (np.where(TIMES < 10, TIMES - 2**62, TIMES + 2**62), 1),
+    "float": (TIMES / 2, 0.5),
+    "times": ((TIMES * 60_000).astype("M8[ms]"), 60),
+    "durations": ((TIMES * 60).astype("m8[s]"), 60),
+}
+
+
+@pytest.mark.parametrize("kind", ORDERS)
+def test_no_window_reaches_over_a_larger_gap(kind: str, tmp_path: Path) -> None:
+    times, max_gap = ORDERS[kind]
+    places = np.random.default_rng(0).permutation(len(TIMES))
+    rows = {"sensor": SENSORS[places], "time": times[places], "n": TIMES[places]}
+    ref = cachelayer.Storage(tmp_path).submit(rows, "rows@v1")
+    windows = ref.rolling(2, by="sensor", order="time", max_gap=max_gap)
+    expected = [[0, 1], [1, 2], [10, 11], [11, 12], [5, 6], [6, 7]]
+    assert [window["n"].tolist() for window in windows] == expected
+    assert windows.short_series == 1
+    every = ref.rolling(2, by="sensor", order="time")
+    assert len(every) == len(TIMES) - 2
+    assert cachelayer.open(windows.reference).digest == windows.digest != every.digest
+
+
+@pytest.mark.parametrize("arguments", [{}, {"order": "name"}, {"order": "time", "max_gap": -1}])
+def test_a_gap_that_is_no_distance_is_refused(arguments: dict[str, Any], tmp_path: Path) -> None:
+    ref = cachelayer.Storage(tmp_path).submit([{"name": "a", "time": 1}], "rows@v1")
+    with pytest.raises(cachelayer.InvalidArgumentError, match="max_gap"):
+        ref.rolling(2, **{"max_gap": 1, **arguments})
