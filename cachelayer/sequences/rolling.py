@@ -54,8 +54,13 @@ class SeriesWindows(BaseDataset):
     @cached_property
     def _digests(self) -> Digests:
         groups = self.groups
-        parameters = {"by": list(groups.by), "order": groups.order, "length": self.length, "stride": self.stride}
-        parameters |= groups.gap_parameter
+        parameters: dict[str, Any] = {
+            "by": list(groups.by),
+            "order": groups.order,
+            "length": self.length,
+            "stride": self.stride,
+            **groups.gap_parameter,
+        }
         return digests_of_rows(self.records.origins.digests.elements, groups.digest, "rolling", parameters, {})
 
     @property

@@ -299,30 +299,30 @@ def test_blocks_of_windows_are_fetched_once_from_a_bucket(tmp_path: Path) -> Non
     assert batches[0] == batches[1]
 
 
-TIMES = np.array([0, 1, 2, 10, 11, 12, 0, 5, 6, 7])
-SENSORS = np.array([1] * 6 + [2] * 4)
-ORDERS: dict[str, tuple[Any, float]] = {
-    "int": (TIMES, 1),
-    "unsigned": (TIMES.astype(np.uint8), 1),
-    "far apart": (np.where(TIMES < 10, TIMES - 2**62, TIMES + 2**62), 1),
-    "float": (TIMES / 2, 0.5),
-    "times": ((TIMES * 60_000).astype("M8[ms]"), 60),
-    "durations": ((TIMES * 60).astype("m8[s]"), 60),
+GAP_TIMES = np.array([0, 1, 2, 10, 11, 12, 0, 5, 6, 7])
+GAP_SENSORS = np.array([1] * 6 + [2] * 4)
+GAP_ORDERS: dict[str, tuple[Any, float]] = {
+    "int": (GAP_TIMES, 1),
+    "unsigned": (GAP_TIMES.astype(np.uint8), 1),
+    "far apart": (np.where(GAP_TIMES < 10, GAP_TIMES - 2**62, GAP_TIMES + 2**62), 1),
+    "float": (GAP_TIMES / 2, 0.5),
+    "times": ((GAP_TIMES * 60_000).astype("M8[ms]"), 60),
+    "durations": ((GAP_TIMES * 60).astype("m8[s]"), 60),
 }
 
 
-@pytest.mark.parametrize("kind", ORDERS)
+@pytest.mark.parametrize("kind", GAP_ORDERS)
 def test_no_window_reaches_over_a_larger_gap(kind: str, tmp_path: Path) -> None:
-    times, max_gap = ORDERS[kind]
-    places = np.random.default_rng(0).permutation(len(TIMES))
-    rows = {"sensor": SENSORS[places], "time": times[places], "n": TIMES[places]}
+    times, max_gap = GAP_ORDERS[kind]
+    places = np.random.default_rng(0).permutation(len(GAP_TIMES))
+    rows = {"sensor": GAP_SENSORS[places], "time": times[places], "n": GAP_TIMES[places]}
     ref = cachelayer.Storage(tmp_path).submit(rows, "rows@v1")
     windows = ref.rolling(2, by="sensor", order="time", max_gap=max_gap)
     expected = [[0, 1], [1, 2], [10, 11], [11, 12], [5, 6], [6, 7]]
     assert [window["n"].tolist() for window in windows] == expected
     assert windows.short_series == 1
     every = ref.rolling(2, by="sensor", order="time")
-    assert len(every) == len(TIMES) - 2
+    assert len(every) == len(GAP_TIMES) - 2
     assert cachelayer.open(windows.reference).digest == windows.digest != every.digest
 
 
