@@ -181,7 +181,7 @@ class _Loops:
         count = None
         if self._reached is None:
             count = schedule.item_count - 1 if self._has_batches else schedule.item_count * 3 // 4
-        yield from islice(items, count) if self._most == 1 else _groups(islice(items, count), self._most)
+        yield from _groups(islice(items, count), self._most)
 
     def last_items(self, number: int) -> Iterator[tuple[Any, Any]]:
         """Yield the last items of a loop; the next loop has the next iteration."""
@@ -190,16 +190,27 @@ class _Loops:
             with self._lock:
                 if not place and schedule == self._epochs.reader.schedule:
                     self._epochs.begin_next()
-            yield from [item] if self._most == 1 else _groups(iter([item]), 1)
+            yield from _groups(iter([item]), self._most)
 
 
 def _groups(batches: Iterator[tuple[Any, Any]], most: int) -> Iterator[tuple[Any, Any]]:
-    """Yield batches in groups of equal shapes, stacked: the first group is one batch, so that it comes soon."""
+    """Yield batches in groups of equal shapes, stacked; as they are if a group has one at most."""
+    if most == 1:
+        yield from batches
+        return
+    # The first group is one batch, so that it comes soon.
     size = 1
-    while some := list(islice(batches, size)):
-        for _, group in groupby(some, lambda batch: len(batch[0][0])):
-            leaves, positions = zip(*group, strict=True)
-            yield tuple(map(np.stack, zip(*leaves, strict=True))), np.array(positions)
+    while True:
+        some: list[tuple[Any, Any]] = []
+        try:
+            some.extend(islice(batches, size))
+        finally:
+            # An error comes behind the batches before it.
+            for _, group in groupby(some, lambda batch: len(batch[0][0])):
+                leaves, positions = zip(*group, strict=True)
+                yield tuple(map(np.stack, zip(*leaves, strict=True))), np.array(positions)
+        if not some:
+            return
         size = min(most, 2 * size)
 
 

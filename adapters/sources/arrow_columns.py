@@ -461,11 +461,17 @@ def _numbers(array: pa.Array, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 def are_zoned(kind: pa.DataType) -> list[bool]:
     """Return for each timestamp in a type whether it has a time zone."""
-    if kinds.is_timestamp(kind):
-        return [kind.tz is not None]
+    return [each.tz is not None for each in _innermost(kind) if kinds.is_timestamp(each)]
+
+
+def _innermost(kind: pa.DataType) -> list[pa.DataType]:
     inner = [kind.field(number).type for number in range(kind.num_fields)]
     inner = [kind.value_type] if kinds.is_dictionary(kind) else inner
-    return [is_zoned for each in inner for is_zoned in are_zoned(each)]
+    return [each for child in inner for each in _innermost(child)] if inner else [kind]
+
+
+def _is_rounded(kind: pa.DataType, into: pa.DataType) -> bool:
+    return bool(kinds.is_decimal(kind) and kinds.is_floating(into))
 
 
 def cast_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -475,9 +481,11 @@ def cast_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
     before, after = are_zoned(array.type), are_zoned(kind)
     if len(before) == len(after) and before != after:
         raise pa.ArrowInvalid("times with a time zone and times without do not mix: convert the column first")
-    if kinds.is_decimal(array.type) and kinds.is_floating(kind):
-        # pyarrow's own cast does not round to the nearest.
+    # pyarrow's own cast of decimals does not round to the nearest.
+    if _is_rounded(array.type, kind):
         array = numbers_of(array, np.dtype(np.float64))
+    elif any(map(_is_rounded, _innermost(array.type), _innermost(kind))):
+        raise pa.ArrowInvalid("leave decimals in structs and lists decimals in schema=: they are stored as floats")
     # Text that is not UTF-8 passes here: the check of all text refuses it later.
     cast = pc.cast(array, options=pc.CastOptions(kind, allow_invalid_utf8=is_bytes(array.type) and is_text(kind)))
     if kinds.is_floating(kind) and (kinds.is_floating(array.type) or is_text(array.type)):

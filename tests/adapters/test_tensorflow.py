@@ -297,6 +297,23 @@ def test_batches_of_every_shard_come_as_they_are_with_their_positions(remainder:
         assert next(iterator, None) is None
 
 
+def test_batches_before_an_error_come_before_it() -> None:
+    class Rows:
+        def __len__(self) -> int:
+            return 40
+
+        def __getitem__(self, number: int) -> Any:
+            if number == 30:
+                raise ValueError("boom")
+            return {"x": np.int64(number)}
+
+    stream = cachelayer.wrap(Rows(), identity="rows").stream(2)
+    seen: list[int] = []
+    with pytest.raises(tf.errors.OpError, match="boom"):
+        seen.extend(int(number) for batch in to_tf(stream) for number in batch["x"])
+    assert seen == list(range(30))
+
+
 class TestStreams(ResumableSinkTests):
     without: ClassVar = {"mapped batches"}
     test_the_state_of_another_stream_is_refused_by_what_differs = None  # type: ignore[assignment]
