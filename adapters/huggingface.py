@@ -37,7 +37,7 @@ with packages_of("huggingface", "this needs Hugging Face datasets"):
     import datasets
     import pyarrow as pa
 
-    from cachelayer.adapters.sources.arrow_schema import kept_fields
+    from cachelayer.adapters.sources.arrow_schema import decimal_digits, kept_fields
     from cachelayer.adapters.sources.arrow_source import (
         ArrowPart,
         columns_of,
@@ -102,11 +102,12 @@ def _source_of_dataset(dataset: datasets.Dataset, declared: Tree | None) -> Sour
         nbytes = max(nbytes, len(dataset) * BATCH_NBYTES // _FILES_AT_ONCE)
     fetch = partial(_rows_of_dataset, dataset.with_format("arrow"))
     columns = partial(columns_of, leaves, None)
-    return source_of_rows("datasets", len(dataset), nbytes, fetch, columns, spec, _kept(dataset.features))
+    return source_of_rows("datasets", len(dataset), nbytes, fetch, columns, spec, _kept(dataset.features, spec))
 
 
-def _kept(features: Any) -> dict[str, Any]:
-    return {METADATA: datasets.Features(features).to_dict()}
+def _kept(features: Any, spec: Tree) -> dict[str, Any]:
+    whole = datasets.Features(features)
+    return {METADATA: whole.to_dict(), **decimal_digits(whole.arrow_schema, spec)}
 
 
 def _rows_of_dataset(dataset: datasets.Dataset, rows: slice | Sequence[int]) -> pa.RecordBatch:
@@ -126,7 +127,7 @@ def _source_of_tables(dataset: datasets.IterableDataset, declared: Tree | None) 
         features = datasets.Features.from_arrow_schema(first[0].schema) if first else datasets.Features()
     leaves, spec = leaves_and_spec(features, declared, first[0][:1].to_pylist()[0] if first else None)
     part = ArrowPart("", datasets.Features(features).arrow_schema, lambda _: batches)
-    return source_of_parts("datasets", [part], spec, leaves, _kept(features))
+    return source_of_parts("datasets", [part], spec, leaves, _kept(features, spec))
 
 
 def _without_format(dataset: datasets.Dataset) -> datasets.Dataset:
@@ -149,7 +150,7 @@ def _source_of_python_rows(dataset: datasets.IterableDataset, declared: Tree | N
         first = list(islice(rows, needs_first_row(features, declared)))
         rows = chain(first, rows)
         _, spec = leaves_and_spec(features, declared, first[0] if first else None)
-        return Source("datasets", read_once(rows), element_spec=spec, metadata=_kept(features))
+        return Source("datasets", read_once(rows), element_spec=spec, metadata=_kept(features, spec))
     return Source("datasets", read_once(rows), as_json=True)
 
 

@@ -85,7 +85,7 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     nbytes = _nbytes(some) * len(obj) // max(1, len(some))
     columns = partial(_columns, schema)
     fetch = obj.iloc.__getitem__
-    return source_of_rows("pandas", len(obj), nbytes, fetch, columns, spec, schema_metadata(schema), _nbytes)
+    return source_of_rows("pandas", len(obj), nbytes, fetch, columns, spec, schema_metadata(schema, spec), _nbytes)
 
 
 @explains_options

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from cachelayer.adapters.sources.arrow_columns import Lists, is_list, leaves_of, spec_of
+from cachelayer.builds.source import DECIMAL_DIGITS
 from cachelayer.errors import CacheLayerError
 from cachelayer.specs import tree
 from cachelayer.specs.spec import LeafSpec, without_nulls
@@ -41,12 +42,27 @@ _ALONE = (
 )
 
 
-def schema_metadata(schema: pa.Schema) -> dict[str, str]:
+def schema_metadata(schema: pa.Schema, spec: Tree) -> dict[str, Any]:
     """Return the types of columns, for the metadata of a version: none of them if the spec says all."""
     fields = [
         field for field in schema if says_more(field.type) or not {CATEGORIES, PANDAS}.isdisjoint(field.metadata or {})
     ]
-    return {METADATA: base64.b64encode(pa.schema(fields).serialize()).decode()} if fields else {}
+    types = {METADATA: base64.b64encode(pa.schema(fields).serialize()).decode()} if fields else {}
+    return types | decimal_digits(fields, spec)
+
+
+def decimal_digits(fields: Iterable[pa.Field], spec: Tree) -> dict[str, Any]:
+    """Return how many digits the integers have that stand for decimals, by the paths of their leaves, as metadata."""
+    values = dict(tree.leaf_values(leaves_of("", Lists(pa.nulls(0, pa.struct(list(fields)))), {})))
+    digits = {
+        path: values[path].values.type.scale
+        for path, leaf in tree.leaves(spec)
+        if isinstance(leaf.dtype, np.dtype)
+        and leaf.dtype.kind in "iu"
+        and path in values
+        and kinds.is_decimal(values[path].values.type)
+    }
+    return {DECIMAL_DIGITS: digits} if digits else {}
 
 
 def kept_fields(metadata: Mapping[str, Any], spec: Mapping[str, Tree]) -> dict[str, pa.Field]:

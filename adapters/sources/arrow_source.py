@@ -131,7 +131,9 @@ def source_of_table(kind: str, table: pa.Table, declared: Tree | None) -> Source
     spec = spec_of_schema(table.schema, declared, {})
     fetch = partial(rows_of_table, table)
     columns = partial(columns_of, {}, None)
-    return source_of_rows(kind, len(table), rows_nbytes(table), fetch, columns, spec, schema_metadata(table.schema))
+    return source_of_rows(
+        kind, len(table), rows_nbytes(table), fetch, columns, spec, schema_metadata(table.schema, spec)
+    )
 
 
 def rows_of_table(table: pa.Table, rows: slice | Sequence[int]) -> pa.RecordBatch:
@@ -178,7 +180,7 @@ def source_of_parts(
         _check_schema(parts[0], part.name, part.schema)
     schema = parts[0].schema
     spec = spec_of_schema(schema, declared, leaves or {}, parts[0].name)
-    annotations = schema_metadata(schema) if metadata is None else metadata
+    annotations = schema_metadata(schema, spec) if metadata is None else metadata
     if any(part.starts is None for part in parts):
         sources = [_source_of(kind, [part], spec, leaves or {}, annotations, casts=casts) for part in parts]
         return source_of_files(kind, sources, spec, metadata=annotations)

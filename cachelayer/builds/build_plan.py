@@ -16,7 +16,7 @@ from cachelayer.builds.element_specs import check_fits, known_spec, own_spec
 from cachelayer.builds.extensions import Extension
 from cachelayer.builds.parts import Parts, Ranges, SourceParts, Whole, compared_records, divide
 from cachelayer.builds.recipe import Recipe
-from cachelayer.builds.source import Source
+from cachelayer.builds.source import DECIMAL_DIGITS, Source
 from cachelayer.builds.source_files import FileFacts
 from cachelayer.engines import Engine, Processes
 from cachelayer.errors import CacheLayerError, InvalidArgumentError
@@ -25,6 +25,7 @@ from cachelayer.specs import spec_json
 from cachelayer.specs.tree import Tree
 from cachelayer.versions.log import Log
 from cachelayer.versions.notes import FORMAT, Notes
+from cachelayer.versions.stored_version import StoredVersion
 
 NOT_RESUMABLE = "build"
 """The key in the facts of a build that nobody may resume."""
@@ -183,6 +184,7 @@ def _source_and_options(request: BuildRequest) -> tuple[Source, BuildOptions]:
         raise InvalidArgumentError(f"this source cannot be appended to {name}: {error}") from error
     options = replace(options, element_spec=extension.spec)
     check_fits(name, extension.spec, extension.new_fields, own_spec(source))
+    _check_digits(extension.base, source)
     if extension.new_fields:
         options = replace(options, element_spec=known_spec(source, options))
     return source, options
@@ -193,3 +195,14 @@ def _undeclared_spec(obj: Any, options: BuildOptions) -> Tree | None:
     with suppress(CacheLayerError):
         return own_spec(as_source(obj, unbatch=options.unbatch))
     return None
+
+
+def _check_digits(base: StoredVersion, source: Source) -> None:
+    """Raise if integers of a version, and those that decimals of a source become, count other units."""
+    own = (base.manifest.provenance.get("metadata") or {}).get(DECIMAL_DIGITS, {})
+    for path, digits in source.metadata.get(DECIMAL_DIGITS, {}).items():
+        if own.get(path) != digits:
+            raise InvalidArgumentError(
+                f"leaf {path} of {base.name} has integers of {own.get(path, 'no')} digits after the point, and the "
+                f"decimals of the source have {digits}: cast them to the same type"
+            )

@@ -402,6 +402,15 @@ def test_decimals_are_integers_of_their_last_digit_if_the_spec_says_so(storage: 
     ref: Any = storage.cache(table, "units@v1", element_spec=spec)
     assert [element["x"] for element in ref] == [2**63 - 1, None, -1]
     assert to_arrow(ref) == table
+    assert ref.metadata["decimal_digits"] == {"['x']": 2, "['y']": 2}
+    longer: Any = storage.append("units@v1", "v2", table)
+    assert to_arrow(longer) == pa.concat_tables([table, table])
+    tenths = pa.table({"x": pa.array([Decimal("0.1")]), "y": columns["y"][:1]})
+    with pytest.raises(InvalidArgumentError, match=r"\['x'\].*2 digits"):
+        storage.append("units@v1", "v3", tenths)
+    numbers: Any = storage.cache([{"x": 1}], "whole@v1", element_spec={"x": "int64"})
+    with pytest.raises(InvalidArgumentError, match=r"\['x'\].*no digits"):
+        storage.append(numbers, "v2", table.select(["x"])[:1])
     for name, scale, declared in (("x", 3, "int64"), ("y", 1, "int8")):
         large = pa.table({name: pa.array([Decimal(0), values[0]], pa.decimal128(38, scale + 1))})
         with pytest.raises(ElementError, match=rf"record 1, leaf \['{name}'\].*int"):
