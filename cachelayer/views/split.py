@@ -11,7 +11,8 @@ What is dealt is one of three:
 =============  =====================================================  ====================================
 ``split()``    records by their number in the shards of the version   ``_parts_by_number``
 ``stratify=``  records of the view, among those with the same values  ``_parts_of_view``
-``by=``        values, by a hash; in folds evenly                     ``split``; ``_parts_of_values``
+``by=``        values, by a hash; in folds evenly                     ``split``; ``_dealt_values``
+both           values, among those most of whose records are alike    ``_dealt_values``
 =============  =====================================================  ====================================
 """
 
@@ -66,14 +67,16 @@ def split(
     """
     fractions = tuple(_checked(shares))
     key = check_seed(required("seed", seed))
-    if by is not None:
-        _refuse_both(by, stratify)
-        values = _Values.read(view, one_or_several("by", by), "split(by=)")
+    values = None if by is None else _Values.read(view, one_or_several("by", by), "split(by=)")
+    strata = None if stratify is None else _Values.read(view, one_or_several("stratify", stratify), "split(stratify=)")
+    if values is not None and strata is not None:
+        dealt = _dealt_values(view, fractions, key, values, strata)
+        part_of = values.spread(dealt)
+    elif values is not None:
         ends = [int(end * 2.0**64) for end in accumulate(fractions[:-1])]
         dealt = np.array([bisect_right(ends, _hash(text, key)) for text in values.texts], np.int64)
         part_of = values.spread(dealt)
-    elif stratify is not None:
-        strata = _Values.read(view, one_or_several("stratify", stratify), "split(stratify=)")
+    elif strata is not None:
         part_of = dealt = _parts_of_view(view, fractions, key, strata)
     else:
         part_of = dealt = _parts_by_number(view, fractions, key)
@@ -94,14 +97,11 @@ def folds(
     if count > len(view):
         raise InvalidArgumentError(f"{count} folds of {len(view)} records: a fold would be empty; pass fewer folds")
     fractions = (1 / count,) * count
+    strata = None if stratify is None else _Values.read(view, one_or_several("stratify", stratify), "folds(stratify=)")
     if by is not None:
-        _refuse_both(by, stratify)
         values = _Values.read(view, one_or_several("by", by), "folds(by=)")
-        part_of = _parts_of_values(view, fractions, key, values)
+        part_of = values.spread(_dealt_values(view, fractions, key, values, strata))
     else:
-        strata = (
-            None if stratify is None else _Values.read(view, one_or_several("stratify", stratify), "folds(stratify=)")
-        )
         part_of = _parts_of_view(view, fractions, key, strata)
     is_dealt = part_of >= 0
     if len(np.unique(part_of[is_dealt])) < count:
@@ -112,13 +112,6 @@ def folds(
         is_held = part_of == fold
         pairs.append((view.selection.select(is_dealt & ~is_held), view.selection.select(is_held)))
     return pairs
-
-
-def _refuse_both(by: Any, stratify: Any) -> None:
-    if stratify is not None:
-        raise InvalidArgumentError(
-            f"by={by!r} and stratify={stratify!r}: by= deals values, stratify= the records of each: pass one of them"
-        )
 
 
 def _warn_of_empty_parts(dealt: NDArray[Any], names: Sequence[str], seed: int, by: Any) -> None:
@@ -192,6 +185,13 @@ class _Values:
         number_of[reader.rows] = np.array(of_values, np.int64)[numbers]
         return cls(list(by_text), number_of)
 
+    @property
+    def ranks(self) -> Ints:
+        """The place of each value among all, ordered by their texts."""
+        texts = np.array(self.texts, object)
+        ranks: Ints = np.argsort(np.argsort(texts, kind="stable"), kind="stable")
+        return ranks
+
     def spread(self, part_of_value: Ints) -> Ints:
         """Return the part of each record, given the part of each value; -1 for erased records."""
         # The number -1 of an erased record reads the last item.
@@ -202,9 +202,8 @@ def _parts_of_view(view: DatasetView, fractions: tuple[float, ...], key: int, st
     """Return the part of each record of a view, dealt among the records of the view that have the same value."""
     if strata is None:
         strata = _Values([""], np.zeros(len(view), np.int64))
-    order_of_text = np.argsort(np.argsort(np.array(strata.texts, object), kind="stable"), kind="stable")
     rows = np.flatnonzero(strata.number_of >= 0)
-    stratum = order_of_text[strata.number_of[rows]]
+    stratum = strata.ranks[strata.number_of[rows]]
     segment, number, place = _in_segments(view, rows, key)
     # A record that the view has several times is dealt once, and all its rows go to its part.
     by_record = np.lexsort((stratum, number))
@@ -216,17 +215,29 @@ def _parts_of_view(view: DatasetView, fractions: tuple[float, ...], key: int, st
     return part_of
 
 
-def _parts_of_values(view: DatasetView, fractions: tuple[float, ...], key: int, values: _Values) -> Ints:
-    """Return the part of each record of a view, dealt by its value among all values.
+def _dealt_values(
+    view: DatasetView, fractions: tuple[float, ...], key: int, values: _Values, strata: _Values | None
+) -> Ints:
+    """Return the part of each value, dealt among all values, or among those in one stratum.
 
     A value belongs to the first segment that has a record with it, so that values that are appended later move none.
+    Its stratum is that of most of its records there.
     """
     rows = np.flatnonzero(values.number_of >= 0)
     segment, _, _ = _in_segments(view, rows, key)
     first_segment = np.full(len(values.texts), np.iinfo(np.int64).max)
     np.minimum.at(first_segment, values.number_of[rows], segment)
+    stratum = np.zeros_like(first_segment)
+    if strata is not None:
+        first = rows[segment == first_segment[values.number_of[rows]]]
+        pairs, counts = np.unique(
+            np.stack([values.number_of[first], strata.ranks[strata.number_of[first]]]), axis=1, return_counts=True
+        )
+        # The pairs ascend: of strata with equally many records, the last that is written is the first of all.
+        by_count = np.lexsort((-pairs[1], counts))
+        stratum[pairs[0, by_count]] = pairs[1, by_count]
     order = np.array([_hash(text, key) for text in values.texts], np.uint64)
-    return values.spread(_deal(first_segment, np.zeros_like(first_segment), order, fractions))
+    return _deal(first_segment, stratum, order, fractions)
 
 
 def _in_segments(view: DatasetView, rows: Ints, key: int) -> tuple[Ints, Ints, Ints]:

@@ -695,14 +695,14 @@ class View(Generic[T]):
                 part, also in a version that is written or built anew. The shares are then shares of the values, about.
             stratify: a field such as ``"label"``, or several: of the records of this view with one value, a part has
                 its share, give or take less than one record. Records that are appended move none; records that are
-                filtered out or erased do: split first, then filter the parts.
+                filtered out or erased do: split first, then filter the parts. With ``by``, a part has its share of the
+                values most of whose records have one value of ``stratify``.
 
         Returns:
             The parts by their names. With ``by`` or ``stratify``, erased records are in no part.
 
         Raises:
-            InvalidArgumentError: if the shares or the seed are invalid, there is no such field, or both ``by`` and
-                ``stratify`` are passed.
+            InvalidArgumentError: if the shares or the seed are invalid, or there is no such field.
 
         Warns:
             CacheLayerWarning: if ``by`` is not passed, and another version may have the same records under other
@@ -760,7 +760,8 @@ class View(Generic[T]):
             seed: an integer in [0, 2**64), required.
             by: a field of one value a record, such as ``"user"``, or several: all records with one value are held out
                 by one fold, and all folds hold out equally many values.
-            stratify: a field, or several: of the records with one value, all folds hold out equally many.
+            stratify: a field, or several: of the records with one value, all folds hold out equally many; with ``by``,
+                of the values most of whose records have it.
 
         Returns:
             One pair for each fold. Every record is held out once; with ``by`` or ``stratify``, erased records never.

@@ -441,8 +441,6 @@ def test_folds_and_strata_that_cannot_be_are_refused(storage: Storage) -> None:
         (lambda: ref.folds(2**40, seed=0), InvalidArgumentError, "1099511627776 folds"),
         (lambda: ref[:0].folds(2, seed=0, by="user"), InvalidArgumentError, "0 records"),
         (lambda: ref.folds(6, seed=0, by="day"), InvalidArgumentError, "5 values of 'day'"),
-        (lambda: ref.folds(5, seed=0, by="user", stratify="day"), InvalidArgumentError, "one of them"),
-        (lambda: ref.split({"a": 1}, seed=0, by="user", stratify="day"), InvalidArgumentError, "one of them"),
         (lambda: ref.split({"a": 1}, seed=0, stratify="nope"), InvalidArgumentError, "nope"),
         (lambda: ref.folds(5, seed=0, stratify=3), InvalidTypeError, "stratify=3"),
         (lambda: ref.split({"a": 1}, seed=0, by=3), InvalidTypeError, "by=3"),
@@ -475,3 +473,27 @@ def test_strata_are_those_of_the_vectors(case: dict[str, Any], tmp_path: Path) -
     for how in ("folds", "folds_stratify", "folds_by"):
         options = {how.removeprefix("folds_"): "value"} if how != "folds" else {}
         assert [listed(held_out) for _, held_out in ref.folds(3, seed=case["seed"], **options)] == case[how]
+
+
+def test_users_are_dealt_whole_and_each_part_has_its_share_of_their_labels(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    users = np.repeat(np.arange(200), 5)
+    # One record of each user has another label than most of them.
+    labels = (users % 10 == 0) ^ (np.arange(1000) % 5 == 0)
+    ref = storage.submit({"user": users, "label": labels.astype(int)}, "d@v1")
+    shares = {"train": 0.8, "val": 0.2}
+    parts = ref.split(shares, seed=0, by="user", stratify="label")
+    users_of = {name: set(part.read(slice(None))["user"].tolist()) for name, part in parts.items()}
+    assert not users_of["train"] & users_of["val"]
+    rare = set(range(0, 200, 10))
+    assert [(len(each), len(each & rare)) for each in users_of.values()] == [(160, 16), (40, 4)]
+    folds = ref.folds(5, seed=0, by="user", stratify="label")
+    held = [set(held_out.read(slice(None))["user"].tolist()) for _, held_out in folds]
+    assert [(len(each), len(each & rare)) for each in held] == [(40, 4)] * 5
+    # What is appended moves no user, whatever labels it has.
+    more = {"user": np.repeat(np.arange(150, 300), 9), "label": np.ones(1350, np.int64)}
+    longer = storage.append("d@v1", new="v2", source=more).split(shares, seed=0, by="user", stratify="label")
+    for name, part in longer.items():
+        assert users_of[name] == set(part.read(slice(None))["user"].tolist()) & set(range(200))
+    assert cachelayer.open(parts["val"].reference).digest == parts["val"].digest
+    assert [len(part) for part in ref[:0].split(shares, seed=0, by="user", stratify="label").values()] == [0, 0]
