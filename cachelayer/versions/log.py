@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
-from cachelayer.errors import BusyError, CorruptionError, FormatError, StorageError, VersionNotFoundError
+from cachelayer.errors import BusyError, CacheLayerError, CorruptionError, FormatError, StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.local import is_full
 from cachelayer.objects.store import Store
@@ -224,30 +224,29 @@ class Log:
     def change(self, decide: Callable[[Snapshot], Snapshot], *, frees: bool = False) -> Snapshot:
         """Put what a function makes of the newest snapshot as the next entry, and return the new head.
 
-        If another writer adds an entry first, the function decides again, on that entry. Writers that lose pause for a
-        random time, which grows from try to try::
+        The function first decides on the snapshot that this object has read last, if it has read one. If another
+        writer has added an entry since, it decides again, on that entry. Writers that lose pause for a random time,
+        which grows from try to try::
 
             log.change(lambda head: head.with_tag(version, tag, event))
 
-        The function returns the same snapshot if there is nothing to change. If it raises VersionNotFoundError, and
-        another writer added an entry meanwhile, it decides again. A change that frees space may take the reserve of a
+        The function returns the same snapshot if there is nothing to change. If it raises an error, and another writer
+        has added an entry, it decides again. A change that frees space may take the reserve of a
         full disk. If other writers add every next entry first, for five minutes besides those of deciding, BusyError is
         raised.
         """
         deadline = time.monotonic() + _SECONDS_TO_WIN
-        if self._chain and not self._has(self._chain[-1].sequence):
-            # Another program removed the dataset.
-            self._chain = []
         for attempt in count():
-            head = self.head()
+            is_known = bool(self._chain) and attempt == 0
+            head = self._chain[-1] if is_known else self.head()
             chain = self._chain
             begin = time.monotonic()
             decided = self._decided(decide, head)
             # It may take long, as that of an erasure does, which writes shards: no other writer is to blame for that.
             deadline += time.monotonic() - begin
-            if decided is head:
+            if decided is head and not (is_known and self._has(head.sequence + 1)):
                 return head
-            entry = None if decided is None else self._commit(decided, chain, frees=frees)
+            entry = None if decided is None or decided is head else self._commit(decided, chain, frees=frees)
             if entry is not None:
                 return entry
             if time.monotonic() > deadline:
@@ -261,11 +260,13 @@ class Log:
         )
 
     def _decided(self, decide: Callable[[Snapshot], Snapshot], head: Snapshot) -> Snapshot | None:
-        """Decide on a head; return None if a version was not found because the head is not the newest any more."""
+        """Decide on a head; return None if that fails and the head is not the newest any more."""
         try:
             return decide(head)
-        except VersionNotFoundError:
-            if self.head().sequence == head.sequence:
+        except StorageError:
+            raise
+        except CacheLayerError:
+            if not self._has(head.sequence + 1):
                 raise
             return None
 
