@@ -25,6 +25,7 @@ from cachelayer.specs import spec_json
 from cachelayer.specs.tree import Tree
 from cachelayer.versions.log import Log
 from cachelayer.versions.notes import FORMAT, Notes
+from cachelayer.versions.snapshot import Snapshot
 from cachelayer.versions.stored_version import StoredVersion
 
 NOT_RESUMABLE = "build"
@@ -61,7 +62,10 @@ class BuildRequest:
     @property
     def is_published(self) -> bool:
         """True if there is a version, or a tag, of this name."""
-        head = self.log.head()
+        return self.is_published_in(self.log.head())
+
+    def is_published_in(self, head: Snapshot) -> bool:
+        """Return whether a head of the log has a version, or a tag, of this name."""
         return head.tags.get(self.version, self.version) in head.versions
 
 

@@ -51,10 +51,11 @@ from cachelayer.support.progress import Progress, Waiting
 from cachelayer.support.user_warnings import warn
 from cachelayer.versions.derive import base_of
 from cachelayer.versions.lease import CLAIM, Leases, expiry
-from cachelayer.versions.notes import PartResult
+from cachelayer.versions.notes import Notes, PartResult
 from cachelayer.versions.publish import NewVersion, Reliance, publish, refuse_if_taken, revoked_if_absent
 from cachelayer.versions.shard_set import ShardSet
 from cachelayer.versions.shard_table import ShardTable
+from cachelayer.versions.snapshot import Snapshot
 from cachelayer.versions.stored_version import StoredVersion
 
 _log = logger_of("builds")
@@ -65,22 +66,25 @@ ALLOW_EMPTY = "if a version without records is meant, pass allow_empty=True"
 
 def submit(request: BuildRequest) -> StoredVersion:
     """Build and publish a version that does not exist yet."""
-    built = build_once(request)
+    built = build_once(request, is_new=True)
     if built is None:
         refuse_if_taken(request.log, request.version)
         raise AlreadyExistsError(f"{request.name} was published and deleted while it was built: build again")
     return built
 
 
-def build_once(request: BuildRequest, plan: BuildPlan | None = None, *, waits: bool = True) -> StoredVersion | None:
+def build_once(
+    request: BuildRequest, plan: BuildPlan | None = None, *, waits: bool = True, is_new: bool = False
+) -> StoredVersion | None:
     """Build and publish a version, once among all processes that ask for it.
 
-    Returns None if another process has published it meanwhile, or builds it and ``waits`` is False.
+    Returns None if another process has published it meanwhile, or builds it and ``waits`` is False. A caller who has
+    seen that there is no such version, and fails if another process publishes it, says ``is_new``.
     """
     hosts = request.options.hosts
     with building(request.url):
         if hosts is None:
-            return _build_in_turn(request, plan, waits=waits)
+            return _build_in_turn(request, plan, waits=waits, is_new=is_new)
         # Every host opens the source, to see which parts there are.
         plan = BuildPlan.of(request) if plan is None else plan
         if plan.is_divided:
@@ -90,7 +94,7 @@ def build_once(request: BuildRequest, plan: BuildPlan | None = None, *, waits: b
             "cachelayer.sharded(function, count), or a sequence with a length",
             logger="builds",
         )
-        return _build_in_turn(request, plan, waits=waits)
+        return _build_in_turn(request, plan, waits=waits, is_new=is_new)
 
 
 @contextmanager
@@ -135,25 +139,28 @@ def _nested_build_error(version: str) -> InvalidArgumentError:
     )
 
 
-def _build_in_turn(request: BuildRequest, plan: BuildPlan | None, *, waits: bool) -> StoredVersion | None:
+def _build_in_turn(request: BuildRequest, plan: BuildPlan | None, *, waits: bool, is_new: bool) -> StoredVersion | None:
     """Build the version once no other process builds it; return None if another publishes it."""
     leases = Leases(request.log.folder.folder(paths.builds(request.version)))
     waiting = Waiting(request.name, request.options.progress)
+    has_waited = False
     while True:
         # Who waits reads, and writes nothing: hundreds may wait, and a bucket takes one write a second to one name.
         other = leases.holder(CLAIM)
-        is_published = request.is_published
-        if is_published:
+        if has_waited and request.is_published:
             return None
         if other is None:
             progress = Progress(request.name, None, request.options.progress)
             with leases.hold(CLAIM, progress) as lease:
-                if request.is_published:
+                # Another process may have published it since this one has looked.
+                head = request.log.known() if is_new and not has_waited else request.log.head()
+                if request.is_published_in(head):
                     return None
                 if lease is not None:
-                    return _build_alone(BuildPlan.of(request) if plan is None else plan, progress)
+                    return _build_alone(BuildPlan.of(request) if plan is None else plan, head, progress)
         if not waits:
             return None
+        has_waited = True
         if other is not None:
             _refuse_to_await_parent(request.url, other.holder)
             holder = other.holder
@@ -164,13 +171,17 @@ def _build_in_turn(request: BuildRequest, plan: BuildPlan | None, *, waits: bool
                 leases.pause()
 
 
-def _build_alone(plan: BuildPlan, progress: Progress) -> StoredVersion:
-    """Build all of the version in this process and those that it starts, and publish it."""
+def _build_alone(plan: BuildPlan, head: Snapshot, progress: Progress) -> StoredVersion:
+    """Build all of the version in this process and those that it starts, and publish it.
+
+    Args:
+        head: the head of the log, read while this process held the lease.
+    """
     progress.total = plan.length
     notes = plan.notes if plan.has_notes else None
-    with _working(plan, progress) as target, ShardPipeline(target, plan.options, notes) as pipeline:
+    with _working(plan, head, progress) as target, ShardPipeline(target, plan.options, notes) as pipeline:
         built, result = _write(plan, target, pipeline)
-        return _publish(plan, built, result, target)
+        return _publish(plan, built, result, target, notes)
 
 
 def _write(plan: BuildPlan, target: ShardTarget, pipeline: ShardPipeline) -> tuple[ShardSet, PartResult]:
@@ -194,7 +205,8 @@ def _build_together(plan: BuildPlan, hosts: Hosts) -> StoredVersion | None:
     progress = Progress(f"{request.name} (host {hosts.index})", None, plan.options.progress)
     with leases.hold(new_lease(hosts, notes.folder.name), progress) as lease:
         assert lease is not None  # noqa: S101 - nobody else has a lease of this name
-        with _working(plan, progress) as target, ShardPipeline(target, plan.options, notes) as pipeline:
+        head = request.log.head()
+        with _working(plan, head, progress) as target, ShardPipeline(target, plan.options, notes) as pipeline:
             builder = PartBuilder(plan, target, pipeline)
             team = Team(plan, hosts, leases, lease, builder)
             team.join()
@@ -204,7 +216,7 @@ def _build_together(plan: BuildPlan, hosts: Hosts) -> StoredVersion | None:
                     if result is not None:
                         # A process that builds it by itself may be first.
                         with suppress(AlreadyExistsError):
-                            return _publish(plan, _shard_set(builder.codec, result), result, target)
+                            return _publish(plan, _shard_set(builder.codec, result), result, target, notes)
                         return None
                 if not is_ours:
                     team.wait("the host that publishes it")
@@ -212,13 +224,13 @@ def _build_together(plan: BuildPlan, hosts: Hosts) -> StoredVersion | None:
 
 
 @contextmanager
-def _working(plan: BuildPlan, progress: Progress) -> Iterator[ShardTarget]:
-    """Yield the shard target of a build, and show its progress meanwhile."""
+def _working(plan: BuildPlan, head: Snapshot, progress: Progress) -> Iterator[ShardTarget]:
+    """Yield the shard target of a build that began at a head of the log, and show its progress meanwhile."""
     log = plan.request.log
     _log.info(
         "%(version)s: building from a source of %(kind)s", {"version": plan.request.name, "kind": plan.source.kind}
     )
-    with shard_target(log.folder, plan.copies, log.head().generation) as target, progress:
+    with shard_target(log.folder, plan.copies, head.generation) as target, progress:
         yield target
 
 
@@ -226,8 +238,10 @@ def _shard_set(codec: Codec, result: PartResult) -> ShardSet:
     return ShardSet.of(codec.name, codec.schema.marked(result.nullable), ShardTable(result.shards))
 
 
-def _publish(plan: BuildPlan, built: ShardSet, result: PartResult, target: ShardTarget) -> StoredVersion:
-    """Publish what was built."""
+def _publish(
+    plan: BuildPlan, built: ShardSet, result: PartResult, target: ShardTarget, notes: Notes | None
+) -> StoredVersion:
+    """Publish what was built, and delete the notes, if there are any."""
     request = plan.request
     extension = request.extension
     refuse_changed(plan.files, plan.source)
@@ -244,7 +258,7 @@ def _publish(plan: BuildPlan, built: ShardSet, result: PartResult, target: Shard
     with revoked_if_absent(request.log, request.version, built.files):
         manifest = extension.finish(built, _provenance(plan, result), target, plan.options)
     try:
-        new = NewVersion(request.version, manifest, change, manifest.provenance["time"])
+        new = NewVersion(request.version, manifest, change, manifest.provenance["time"], target.indices)
         relies_on = [
             *map(Reliance, plan.source.versions),
             *([] if base is None else [Reliance(base, shares_files=True)]),
@@ -253,19 +267,16 @@ def _publish(plan: BuildPlan, built: ShardSet, result: PartResult, target: Shard
     except AlreadyExistsError:
         count(lost_races=1)
         _log.info("%(version)s: another process has published it", {"version": request.name})
-        _forget_notes(plan)
+        if notes is not None:
+            notes.delete_all()
         raise
-    _forget_notes(plan)
+    if notes is not None:
+        notes.delete_all()
     _log.info(
         "%(version)s: published %(records)d records in %(shards)d shards",
         {"version": request.name, "records": published.manifest.records, "shards": len(result.shards)},
     )
     return published
-
-
-def _forget_notes(plan: BuildPlan) -> None:
-    if plan.is_divided:
-        plan.notes.delete_all()
 
 
 def _nothing_built(plan: BuildPlan, result: PartResult) -> SourceError:

@@ -129,7 +129,7 @@ def _run_tasks(task: PartTask, engine: Engine, part_numbers: Iterable[int]) -> d
 def build_parts(plan: BuildPlan, builder: PartBuilder) -> PartResult:
     """Build the parts that no interrupted build has finished, and return the result of all parts together."""
     parts = plan.parts
-    finished = _finished_before(plan) if plan.options.resume and plan.is_divided else {}
+    finished = _finished_before(plan) if plan.options.resume and plan.has_notes else {}
     current().parts(len(finished), parts.count)
     if plan.has_notes:
         plan.notes.begin()

@@ -6,7 +6,7 @@ import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cachelayer.arrayrecord.compression import Compression
@@ -21,6 +21,7 @@ from cachelayer.support.temporary_files import working_folder
 from cachelayer.support.user_warnings import warn
 from cachelayer.versions.blobs import put_files
 from cachelayer.versions.shard_table import ShardFile
+from cachelayer.versions.stored_version import INDICES_NBYTES
 
 _log = logger_of("builds")
 _FREE_SHARE = 100
@@ -43,6 +44,8 @@ class ShardTarget:
     """The room on the disk of the working folder: whoever writes there takes it first."""
     copies: CopyGroup | None
     """Keeps local copies of the shards; None for none."""
+    indices: dict[str, bytes] = field(default_factory=dict)
+    """The indices of shards that were put into a bucket, unless they are too large to be put beside a manifest."""
 
     @property
     def is_local(self) -> bool:
@@ -59,6 +62,8 @@ class ShardTarget:
         """Finish a shard and move its files into the store. Several threads may call this at the same time."""
         shard = ShardFile(writer.finish(), self.generation)
         files = {writer.path.with_suffix(Path(blob.name).suffix): blob for blob in shard.blobs}
+        if not self.is_local and shard.stats.index_nbytes + sum(map(len, self.indices.values())) <= INDICES_NBYTES:
+            self.indices[paths.index_of(shard.name)] = writer.index_path.read_bytes()
         put_files(self.dataset, files)
         stats = shard.stats
         _log.debug(

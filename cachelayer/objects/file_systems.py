@@ -153,14 +153,15 @@ class FileSystem:
             sent_crc32c=int(sent) if sent.isdecimal() else None,
         )
 
-    def put_file(self, file: str, path: str, blob: Blob, seconds: float) -> None:
-        """Write an object from a file."""
+    def put_file(self, file: str, path: str, blob: Blob, seconds: float) -> int | None:
+        """Write an object from a file; return the CRC32C that the store has computed of it, or None."""
         call = partial(self._method("put_file"), file, path)
         if self._client.put_file is not None:
             # S3 takes 10,000 parts at most.
             parts = {"chunksize": max(16 << 20, -(-blob.nbytes // 10_000)), "max_concurrency": 4}
             call = partial(self._client.put_file, file, path, metadata={_SENT: str(blob.crc32c)}, **parts)
-        self._ask("write", path, partial(self._run, call, seconds=seconds), blob.nbytes)
+        crc32c: int | None = self._ask("write", path, partial(self._run, call, seconds=seconds), blob.nbytes)
+        return crc32c
 
     def read_range(self, path: str, start: int, stop: int, seconds: float) -> Buffer:
         """Return the bytes that the store sends for a range of an object. They may be fewer, or more."""

@@ -61,10 +61,14 @@ def damaged(store: Store, blobs: Iterable[Blob], *, trusts_sent: bool = False) -
 def put_files(store: Store, files: Mapping[Path, Blob]) -> None:
     """Turn durable files into blobs, one after the other, unless they are there. The files may be gone afterwards.
 
-    A blob whose checksum the store does not know is put again: to compare it would take a download.
+    As the last is put last, it is asked for first: without it, nobody has put all of them. A blob whose checksum the
+    store does not know is put again: to compare it would take a download.
     """
+    facts = {blob: store.stat(blob.name) for blob in [*files.values()][-1:]}
+    if None in facts.values():
+        facts = dict.fromkeys(files.values())
     for path, blob in files.items():
-        stat = store.stat(blob.name)
+        stat = facts[blob] if blob in facts else store.stat(blob.name)
         if stat is None or not _is_as_sent(stat, blob):
             store.put_file(path, blob)
 

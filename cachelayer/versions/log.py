@@ -5,7 +5,7 @@
     _log/0000000001.json    the first change
     _log/0000000002.json    the second change, and the first again
     _log/0000000003.json    the third change: the head, read from entries 2 and 3
-    _log/head               the number of the head, or of an earlier entry: a hint
+    _log/head               the number of the head, or of an earlier entry, and entries that it is read from: a hint
     _log/reserve            on a file system, room for entries that free space when the disk is full
 
 Each entry says what changed since an earlier one: see :func:`cachelayer.versions.snapshot.base_of`. A writer puts its
@@ -43,6 +43,8 @@ _LONGEST_PAUSE = 2.0
 _RESERVE_NBYTES = 1 << 16
 """Bytes in which two entries of the log and their pointers find room, each in blocks of a disk."""
 _THREADS = 16
+_MOST_IN_POINTER = 1 << 18
+"""The most bytes of entries that the pointer holds: those of about a thousand versions."""
 _ENTRIES_PER_ROUND = 256
 """Entries that the history asks for before it looks whether one is missing."""
 _UNKNOWN = "unknown"
@@ -106,35 +108,41 @@ class Log:
         self.folder = folder
         self._chain: list[Snapshot] = []
         """The newest snapshot that was read, behind those that it was read from; empty before the first look."""
+        self._raw: dict[int, bytes] = {}
+        """The bytes of the entries that these were read from, by their numbers."""
         self._swept_by: dict[int, frozenset[str]] = {}
         """The files that entries deleted, by the numbers of these entries."""
 
     def head(self) -> Snapshot:
         """Return the newest snapshot; an empty one if nothing was ever published."""
         if self._chain:
-            newest = self._newest_number(self._chain[-1].sequence)
-            self._chain = self._chain_to(newest)
+            self._read_to(self._newest_number(self._chain[-1].sequence), self._raw)
         else:
-            self._chain = self._chain_by_pointer()
+            self._read_by_pointer()
         return self._chain[-1]
+
+    def known(self) -> Snapshot:
+        """Return the newest snapshot that this object has read; look for it if it has read none."""
+        return self._chain[-1] if self._chain else self.head()
 
     def has_published(self, version: str, since: int) -> bool:
         """Return whether a version was published after the entry of a number, even if it is deleted now."""
         newest = self.head().sequence
         return any(version in self._changes_of(sequence).versions for sequence in range(since + 1, newest + 1))
 
-    def _chain_by_pointer(self) -> list[Snapshot]:
-        """Return the newest snapshot, looked for from the entry that the pointer names, and those it is read from."""
-        pointed = self._pointer()
+    def _read_by_pointer(self) -> None:
+        """Read the newest snapshot, which is looked for from the entry that the pointer names."""
+        pointed, raws = self._pointer()
+        unread = [number for number in chain_of(pointed) if number not in raws]
         if self.folder.local_path(paths.LOG) is not None:
             newest = self._newest_number(pointed)
-            raws = self._raws(chain_of(newest))
+            raws |= self._raws(unread)
         else:
             with Pool(1, "cachelayer-log") as thread:
                 # The pointer is right unless a writer was interrupted, so this is one round trip most often.
-                reading = thread.submit(self._raws, chain_of(pointed))
+                reading = thread.submit(self._raws, unread)
                 newest = self._newest_number(pointed)
-                raws = reading.result()
+                raws |= reading.result()
         if newest == pointed and pointed and raws[pointed] is None:
             # Another program copied the storage while it changed, or removed an entry.
             newest = self._newest_number(0)
@@ -144,14 +152,32 @@ class Log:
                 "means, copy it again; the next entry that is written ends this warning",
                 logger="log",
             )
-        return self._chain_to(newest, raws)
+        self._read_to(newest, raws)
 
-    def _pointer(self) -> int:
-        """Return the number that the pointer to the newest entry holds; 0 if the pointer is missing or damaged."""
+    def _pointer(self) -> tuple[int, dict[int, bytes | None]]:
+        """Return the number in the pointer, and the entries that are copied there, by their numbers.
+
+        Without a pointer, or with a damaged one, the number is 0.
+        """
         raw = self.folder.read(paths.LOG_HEAD)
         with suppress(CorruptionError, FormatError), json_values.decoding(paths.LOG_HEAD, "pointer"):
-            return json_values.integer("sequence", json_values.unsealed(raw or b"")["sequence"])
-        return 0
+            pointer = json_values.unsealed(raw or b"")
+            sequence = json_values.integer("sequence", pointer["sequence"])
+            entries = [entry.encode() for entry in pointer.get("entries", ())]
+            # Not the newest: only the log itself tells that this is there.
+            return sequence, dict(zip(reversed(chain_of(sequence)[:-1]), entries, strict=False))
+        return 0, {}
+
+    def _pointer_to(self, sequence: int) -> bytes:
+        """Return the pointer to an entry, with the entries before it that it is read from, as long as there is room."""
+        entries: list[str] = []
+        room = _MOST_IN_POINTER
+        for number in reversed(chain_of(sequence)[:-1]):
+            room -= len(self._raw[number])
+            if room < 0:
+                break
+            entries.append(self._raw[number].decode())
+        return json_values.sealed({"sequence": sequence, **({"entries": entries} if entries else {})})
 
     def _newest_number(self, known: int) -> int:
         """Return the number of the newest entry, given the number of an entry. No entry between them is read."""
@@ -168,15 +194,15 @@ class Log:
     def _has(self, sequence: int) -> bool:
         return self.folder.stat(paths.log_entry(sequence)) is not None
 
-    def _chain_to(self, newest: int, raws: Mapping[int, bytes | None] | None = None) -> list[Snapshot]:
-        """Return the snapshot of an entry, behind those that it is read from; known ones are not read again."""
+    def _read_to(self, newest: int, known: Mapping[int, bytes | None]) -> None:
+        """Read the snapshot of an entry, and those that it is read from, given entries that were read already."""
         numbers = chain_of(newest)
         chain = [Snapshot(), *(each for each in self._chain if each.sequence in numbers)]
-        numbers = numbers[len(chain) - 1 :]
-        raws = {**self._raws([number for number in numbers if number not in (raws or {})]), **(raws or {})}
-        for number in numbers:
+        raws = {**known, **self._raws([number for number in numbers if number not in known])}
+        for number in numbers[len(chain) - 1 :]:
             chain.append(self._decoded(number, raws[number], chain[-1]))
-        return chain
+        self._chain = chain
+        self._raw = {number: raw for number in numbers if (raw := raws[number]) is not None}
 
     def _raws(self, numbers: Sequence[int]) -> dict[int, bytes | None]:
         """Return the bytes of entries, by their numbers; None for those that are missing."""
@@ -297,9 +323,10 @@ class Log:
             _log.info("%(object)s: another writer added it first, so this one decides again", fields)
             return None
         self._chain = [*bases, entry]
+        self._raw = {number: self._raw.get(number, raw) for number in chain_of(sequence)}
         _log.info("%(dataset)s: entry of the log: %(event)s", {"dataset": self.folder.url, "event": event_of(entry)})
         try:
-            self.folder.put(paths.LOG_HEAD, json_values.sealed({"sequence": sequence}))
+            self.folder.put(paths.LOG_HEAD, self._pointer_to(sequence))
         except StorageError as error:
             # The entry is there: a pointer that cannot be written must not look like a failure.
             _log.warning("the pointer to the newest entry of the log stays behind: %(error)s", {"error": error})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -34,6 +34,8 @@ class NewVersion:
     """What the log says about the change."""
     time: str
     """When it is published, in ISO 8601, UTC."""
+    indices: Mapping[str, bytes] = field(default_factory=dict)
+    """The indices of shards that the builder still has, by the names of their objects."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ def publish(
         """Put the manifest once for each generation, which its name ends with."""
         version = StoredVersion.with_manifest(log.folder, info_of(new, raw, generation), manifest)
         with revoked_if_absent(log, new.name, own_files):
-            put_manifest(version, raw, base)
+            put_manifest(version, raw, base, new.indices)
         return version
 
     def decide(head: Snapshot) -> Snapshot:
@@ -161,18 +163,23 @@ def lost_files(names: Iterable[str], log: Log, head: Snapshot) -> set[str]:
     return lost
 
 
-def put_manifest(version: StoredVersion, raw: bytes, base: StoredVersion | None = None) -> None:
-    """Put the manifest of a version, in these bytes, and the files beside it."""
+def put_manifest(
+    version: StoredVersion, raw: bytes, base: StoredVersion | None = None, known: Mapping[str, bytes] | None = None
+) -> None:
+    """Put the manifest of a version, in these bytes, and the files beside it; see :func:`put_indices`."""
     if version.manifest.kept_numbers is not None:
         version.folder.put(paths.kept_numbers(manifest_stem(version.info)), version.manifest.kept_numbers)
-    put_indices(version, base)
+    put_indices(version, base, known)
     version.folder.put(manifest_name(version.info), raw)
 
 
-def put_indices(version: StoredVersion, base: StoredVersion | None = None) -> None:
+def put_indices(
+    version: StoredVersion, base: StoredVersion | None = None, known: Mapping[str, bytes] | None = None
+) -> None:
     """Put the indices of all shards of a version as one object, if the version is to have such an object.
 
-    Those of its first shards are read from the object of a base, if that has the same: this is one request.
+    Those of its first shards are read from the object of a base, if that has the same: this is one request. Those that
+    are known, by the names of their objects, are not read.
     """
     if version.indices is None:
         return
@@ -183,8 +190,12 @@ def put_indices(version: StoredVersion, base: StoredVersion | None = None) -> No
         if base.manifest.shards.has_indices(raw):
             indices = raw
             shards = shards[len(base.manifest.shards) :]
+    known = known or {}
     ranges = [(paths.index_of(shard.name), 0, shard.stats.index_nbytes) for shard in shards]
-    version.folder.put(version.indices, b"".join([indices, *version.folder.read_ranges(ranges)]))
+    unread = [each for each in ranges if each[0] not in known]
+    read = dict(zip([name for name, _, _ in unread], version.folder.read_ranges(unread), strict=True))
+    all_known = {**known, **read}
+    version.folder.put(version.indices, b"".join([indices, *(all_known[name] for name, _, _ in ranges)]))
 
 
 def refuse_if_taken(log: Log, version: str) -> None:
