@@ -139,10 +139,13 @@ class BucketStore:
             list(in_order([partial(self._if_there, fs, "rm_file", name) for name in below]))
 
     def names(self, folder: str) -> list[str]:
+        return list(self.facts(folder))
+
+    def facts(self, folder: str) -> dict[str, Stat | None]:
         with self._opened("list", folder) as (fs, path):
-            paths = self._if_there(fs, "ls", path, detail=False) or []
-        below = [name.rstrip("/").removeprefix(f"{path}/") for name in paths if name.startswith(f"{path}/")]
-        return sorted({name for name in below if name})
+            found = self._if_there(fs, "ls", path, detail=True) or []
+            facts = {info["name"].rstrip("/").removeprefix(f"{path}/"): fs.stat_of(info) for info in found}
+        return {name: facts[name] for name in sorted(facts) if name and name != path}
 
     def put_file(self, path: Path, blob: Blob) -> None:
         def attempt(seconds: float) -> None:

@@ -59,8 +59,8 @@ class CloudClient:
     info: Callable[..., Any]
     """Returns the facts about an object, by one request. The file system's own method also lists objects below it."""
     put_file: Callable[..., Any] | None = None
-    """Writes an object with metadata from a file, given both paths, and returns the CRC32C that the store has computed of it,
-    or None; None for the method of the file system itself."""
+    """Writes an object with metadata from a file, given both paths, and returns the CRC32C that the store has computed
+    of it, or None; None for the method of the file system itself."""
     look_at_bucket: Callable[..., Any] | None = None
     """Raises FileNotFoundError if there is no such bucket; None if the file system has no buckets."""
 

@@ -48,6 +48,8 @@ METHODS = {
     "cat_file": "read", "pipe_file": "write", "rm_file": "delete", "ls": "list", "find": "list all of",
 }  # fmt: skip
 """The words of the log for the methods of file systems."""
+_WRITTEN = ("mtime", "LastModified", "last_modified", "created")
+"""The names by which file systems tell when an object was written."""
 _SENT = "crc32c"
 """The name of the metadata of an object that say which checksum was sent with it."""
 _MOST_REFUSED = 3
@@ -133,15 +135,20 @@ class FileSystem:
 
     def stat(self, path: str, seconds: float) -> Stat:
         """Return the facts about an object; raise FileNotFoundError if there is none."""
-        info = self._ask("look up", path, partial(self._run, self._client.info, path, seconds=seconds))
-        if info["type"] != "file":
+        stat = self.stat_of(self._ask("look up", path, partial(self._run, self._client.info, path, seconds=seconds)))
+        if stat is None:
             raise FileNotFoundError(path)
-        # The file system in memory calls it ``created``.
-        written = info.get("mtime") or info.get("created")
+        return stat
+
+    def stat_of(self, info: Mapping[str, Any]) -> Stat | None:
+        """Return the facts about an object, as the file system tells them; None about a folder."""
+        if info["type"] != "file":
+            return None
+        written = next((info[name] for name in _WRITTEN if info.get(name) is not None), None)
         crc32c = None
         if self._kind == "memory":
             # To read it costs no request.
-            crc32c = google_crc32c.value(self._fs.store[path].getvalue())
+            crc32c = google_crc32c.value(self._fs.store[info["name"]].getvalue())
         elif "crc32c" in info:
             # Only Google sends it.
             crc32c = int.from_bytes(b64decode(info["crc32c"]), "big")

@@ -232,6 +232,10 @@ class LocalStore:
         except OSError as error:
             raise storage_error("read", self.local_path(folder), error) from error
 
+    def facts(self, folder: str) -> dict[str, Stat | None]:
+        names = {name: f"{folder}/{name}" if folder else name for name in self.names(folder)}
+        return {name: None if self.local_path(path).is_dir() else self.stat(path) for name, path in names.items()}
+
     def delete(self, name: str) -> None:
         path = self.local_path(name)
         with storage_errors("delete", path), _logged("delete", path), suppress(NotADirectoryError):

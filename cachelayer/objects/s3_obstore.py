@@ -125,16 +125,17 @@ class ObstoreS3:
         with _errors():
             obstore.delete(store, key)
 
-    def ls(self, path: str, detail: bool = False) -> list[str]:  # noqa: ARG002 - as fsspec has it
-        """Return the paths of what lies directly below a folder."""
+    def ls(self, path: str, detail: bool = True) -> list[dict[str, Any]]:  # noqa: ARG002 - as fsspec has it
+        """Return the facts about what lies directly below a folder."""
         import obstore
 
         store, key = self._buckets.at(path)
         with _errors():
             listing = obstore.list_with_delimiter(store, key or None)
         bucket = path.partition("/")[0]
-        names = [*listing["common_prefixes"], *(entry["path"] for entry in listing["objects"])]
-        return [f"{bucket}/{name}" for name in names]
+        folders = [{"name": f"{bucket}/{name}", "type": "directory"} for name in listing["common_prefixes"]]
+        objects = [{**entry, "name": f"{bucket}/{entry['path']}", "type": "file"} for entry in listing["objects"]]
+        return [*folders, *objects]
 
     def find(self, path: str) -> list[str]:
         """Return the paths of all objects below a folder."""

@@ -6,7 +6,7 @@
     stat                                  facts about an object
     put  put_if_absent                    write an object from memory
     put_file  download                    make an object of a file, and a file of an object
-    delete  delete_folder  names          for maintenance: nothing that reads a dataset lists or deletes
+    delete  delete_folder  names  facts   for maintenance: nothing that reads a dataset lists or deletes
     url  name  folder  local_path         where objects are: these make no request
 
 Publishing rests on one promise: of several writers that put an absent object, exactly one succeeds.
@@ -110,6 +110,12 @@ class Store(Protocol):
 
     def names(self, folder: str) -> list[str]:
         """Return the names directly below a folder, relative to the folder, in ascending order."""
+
+    def facts(self, folder: str) -> dict[str, Stat | None]:
+        """Return the facts about what is directly below a folder, by the names of :meth:`names`; None about a folder.
+
+        A store tells them with its list, but for the checksums that were sent.
+        """
 
     def put_file(self, path: Path, blob: Blob) -> None:
         """Turn a local file into an object, as :meth:`put` writes one. The file may be gone afterwards.

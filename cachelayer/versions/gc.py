@@ -27,7 +27,7 @@ from typing import Any
 from cachelayer.errors import CorruptionError, FormatError, InvalidArgumentError, StorageError, VersionNotFoundError
 from cachelayer.objects import paths
 from cachelayer.objects.local import storage_errors
-from cachelayer.objects.store import Store
+from cachelayer.objects.store import Stat, Store
 from cachelayer.provenance.environment import event
 from cachelayer.support import json_values
 from cachelayer.support.progress import Progress
@@ -50,7 +50,9 @@ _PROBE = ".clock-"
 _FOLDERS = {paths.SHARDS, paths.MANIFESTS, paths.BUILDS, paths.WORKING}
 _UNREADABLE = (CorruptionError, FormatError, VersionNotFoundError)
 """The errors of a version that is damaged, or was deleted while it was read."""
-Listing = Mapping[str, Collection[str]]
+Facts = Mapping[str, Stat | None]
+"""Facts about objects, as a list tells them, by the names of the objects; None about a folder."""
+Listing = Mapping[str, Facts]
 """Objects of a dataset, by the name of what is deleted together: a file without its suffixes, or a folder."""
 Age = Callable[[str], float]
 """Returns the seconds since an object was written, by its name relative to the dataset; infinite if it is not there."""
@@ -142,43 +144,48 @@ def _rule(name: str, head: Snapshot, grace: float) -> tuple[float, str]:
     return max(grace, _WORKING_SECONDS), "a killed process was working in it"
 
 
-def list_objects(dataset: Store) -> dict[str, list[str]]:
+def list_objects(dataset: Store) -> dict[str, dict[str, Stat | None]]:
     """Return the objects of a dataset, without the entries of its log: see :data:`Listing`."""
-    listing: dict[str, list[str]] = {}
+    listing: dict[str, dict[str, Stat | None]] = {}
+    # Some stores are asked twice about a folder that is not there.
+    folders = dataset.names("")
     is_local = dataset.local_path(paths.LOG) is not None
     # A bucket has no temporary files, and a list of the log would take a request for each 1,000 entries.
-    for folder in (paths.SHARDS, paths.MANIFESTS, *([paths.LOG] if is_local else [])):
-        for name in _names(dataset, folder):
+    with_files = {paths.SHARDS, paths.MANIFESTS, *([paths.LOG] if is_local else [])}
+    for folder in with_files.intersection(folders):
+        for name, stat in _facts(dataset, folder).items():
             file = f"{folder}/{name.rpartition('/')[2].partition('.')[0]}"
             if paths.is_file(file):
-                listing.setdefault(file, []).append(name)
+                listing.setdefault(file, {})[name] = stat
             elif name.endswith(".tmp"):
-                listing[name] = [name]
-    for version in _names(dataset, paths.BUILDS):
-        listing |= _objects_of_builds(dataset, version)
-    listing |= {folder: _names(dataset, folder) for folder in _names(dataset, paths.PLANS)}
-    if is_local:
-        listing |= {folder: [folder, *_names(dataset, folder)] for folder in _names(dataset, paths.WORKING)}
+                listing[name] = {name: stat}
+    if paths.BUILDS in folders:
+        listing |= _objects_of_builds(dataset)
+    if paths.PLANS in folders:
+        listing |= {folder: _facts(dataset, folder) for folder in _facts(dataset, paths.PLANS)}
+    if paths.WORKING in folders and is_local:
+        listing |= {folder: {folder: None, **_facts(dataset, folder)} for folder in _facts(dataset, paths.WORKING)}
     return {name: objects for name, objects in listing.items() if objects}
 
 
-def _names(dataset: Store, folder: str) -> list[str]:
-    return [f"{folder}/{name}" for name in dataset.names(folder)]
+def _facts(dataset: Store, folder: str) -> dict[str, Stat | None]:
+    return {f"{folder}/{name}": stat for name, stat in dataset.facts(folder).items()}
 
 
-def _objects_of_builds(dataset: Store, folder: str) -> dict[str, list[str]]:
-    """Return the notes and leases of the builds of a version, which are in a folder."""
+def _objects_of_builds(dataset: Store) -> dict[str, dict[str, Stat | None]]:
+    """Return the notes and leases of all builds, and the objects that were put to see the clock."""
     objects = {}
-    names = _names(dataset, folder)
-    for name in names:
-        last = name.rpartition("/")[2]
-        if PLAN_HASH.fullmatch(last):
-            objects[name] = _names(dataset, name)
-        # Beside a lease that was being taken there is a link to it, ".<claim>.<token>.tmp".
-        elif CLAIM in last.split("."):
-            objects[name] = [name]
-    if folder.rpartition("/")[2].startswith(_PROBE) and not names:
-        objects[folder] = [folder]
+    for version, stat in _facts(dataset, paths.BUILDS).items():
+        if version.rpartition("/")[2].startswith(_PROBE):
+            objects[version] = {version: stat}
+            continue
+        for name, stat_of_lease in _facts(dataset, version).items():
+            last = name.rpartition("/")[2]
+            if PLAN_HASH.fullmatch(last):
+                objects[name] = _facts(dataset, name)
+            # Beside a lease that was being taken there is a link to it, ".<claim>.<token>.tmp".
+            elif CLAIM in last.split("."):
+                objects[name] = {name: stat_of_lease}
     return objects
 
 
@@ -240,14 +247,14 @@ def collect(
     build may be running: it may not publish what was erased, either.
     """
     log = Log(dataset)
-    age = ages_of(dataset, only_shown=dry_run)
     # Files first, then the head: a file that is there now, and that the later head does not name, is not needed.
     listing: Listing = {} if only_deleted else list_objects(dataset)
     left_over = [] if only_deleted else _left_over(dataset)
+    age = ages_of(dataset, {name: stat for objects in listing.values() for name, stat in objects.items()}, dry_run)
+    is_building = has_running_build(dataset, age, None if only_deleted else listing)
     decisions: list[tuple[Needs, dict[str, str]]] = []
 
     def decide(head: Snapshot) -> Snapshot:
-        is_building = has_running_build(dataset, age)
         needs = needs_of(dataset, head, age, keeps_deleted=is_building and not is_erasure)
         reasons = garbage({} if is_building else listing, needs, age, grace, left_over)
         decisions.append((needs, reasons))
@@ -284,10 +291,21 @@ def _left_over(dataset: Store) -> list[str]:
     return [] if working is None else [f"{paths.WORKING}/{folder.name}" for folder in left_over_folders(working)]
 
 
-def ages_of(dataset: Store, *, only_shown: bool = False) -> Age:
-    """Return the function of the ages of objects by the clock of the store, which is asked for the time once.
+def ages_of(dataset: Store, known: Facts, only_shown: bool = False) -> Age:
+    """Return the function of the ages of objects by the clock of the store; those that are known are not asked for."""
+    now = clock_of(dataset, only_shown=only_shown)
 
-    Ages that are ``only_shown`` may be by the clock of this host, for a user who may not write to the store.
+    def age(name: str) -> float:
+        stat = known.get(name) or dataset.stat(name)
+        return math.inf if stat is None else now() - stat.modified
+
+    return age
+
+
+def clock_of(dataset: Store, *, only_shown: bool) -> Callable[[], float]:
+    """Return the function of the time when it is called first, by the clock of the store.
+
+    A time that is ``only_shown`` may be by the clock of this host, for a user who may not write to the store.
     """
 
     @cache
@@ -299,11 +317,7 @@ def ages_of(dataset: Store, *, only_shown: bool = False) -> Age:
                 raise
             return time.time()
 
-    def age(name: str) -> float:
-        stat = dataset.stat(name)
-        return math.inf if stat is None else now() - stat.modified
-
-    return age
+    return now
 
 
 def _time_of(dataset: Store) -> float:
@@ -339,7 +353,7 @@ def collect_now(dataset: Store, *, is_erasure: bool) -> None:
         collect(dataset, 0.0, only_deleted=not is_erasure, is_erasure=is_erasure)
     except _UNREADABLE as error:
         _warn(dataset, error)
-    if has_running_build(dataset, ages_of(dataset)):
+    if has_running_build(dataset, ages_of(dataset, {})):
         erased = "files that no version names, which may hold what was erased,"
         what = erased if is_erasure else "the files of deleted versions"
         warn(f"a build of {dataset.name!r} is at work, so {what} stay: call gc(grace=0) after it", logger="log")

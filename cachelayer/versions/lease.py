@@ -21,7 +21,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Literal, Self
@@ -267,16 +267,20 @@ class Leases:
         time.sleep(polls())
 
 
-def leases_in(folder: Store) -> dict[str, Lease]:
-    """Return all leases in the folder of the builds of a version, by their names, as one look shows them."""
-    raws = {name: folder.read(name) for name in folder.names("") if name.endswith(CLAIM)}
+def leases_in(folder: Store, names: Iterable[str] | None = None) -> dict[str, Lease]:
+    """Return all leases in a folder, as one look shows them, by their names. It is listed if nobody has the names."""
+    names = folder.names("") if names is None else names
+    raws = {name: folder.read(name) for name in names if name.endswith(CLAIM)}
     return {name: Lease.decoded(raw) for name, raw in raws.items() if raw is not None}
 
 
-def has_running_build(dataset: Store, age: Callable[[str], float]) -> bool:
-    """Return whether a version of a dataset may be under construction, given the ages of its objects."""
-    return any(
-        lease.state(age(f"{folder}/{name}")) == "running"
-        for folder in map(paths.builds, dataset.names(paths.BUILDS))
-        for name, lease in leases_in(dataset.folder(folder)).items()
-    )
+def has_running_build(dataset: Store, age: Callable[[str], float], names: Iterable[str] | None = None) -> bool:
+    """Return whether a version of a dataset may be under construction, given the ages of its objects.
+
+    Args:
+        names: the objects of all builds; None to list them.
+    """
+    if names is None:
+        folders = map(paths.builds, dataset.names(paths.BUILDS))
+        names = [f"{folder}/{name}" for folder in folders for name in dataset.names(folder)]
+    return any(lease.state(age(name)) == "running" for name, lease in leases_in(dataset, names).items())

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
@@ -188,7 +188,12 @@ def read_part(folder: Store, number: int) -> PartResult | None:
 
 def noted_numbers(folder: Store) -> set[int]:
     """Return the numbers of the finished parts, given the folder of the notes."""
-    return {int(match[1]) for name in folder.names("") if (match := _NOTE.fullmatch(name))}
+    return numbers_in(folder.names(""))
+
+
+def numbers_in(names: Iterable[str]) -> set[int]:
+    """Return the numbers of the finished parts, given the names in the folder of the notes."""
+    return {int(match[1]) for name in names if (match := _NOTE.fullmatch(name))}
 
 
 def note_name(number: int) -> str:

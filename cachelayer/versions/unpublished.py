@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from cachelayer.errors import StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.store import Store
 from cachelayer.support.user_warnings import warn
-from cachelayer.versions.gc import Age, ages_of
+from cachelayer.versions.gc import Facts, clock_of
 from cachelayer.versions.lease import CLAIM, HOST, Lease, State, leases_in
 from cachelayer.versions.log import Log
-from cachelayer.versions.notes import PLAN_HASH, noted_numbers, read_part
+from cachelayer.versions.notes import PLAN_HASH, numbers_in, read_part
 
 
 @dataclass(frozen=True)
@@ -70,27 +69,32 @@ def begun_datasets(store: Store, published: Collection[str]) -> dict[str, list[U
 def unpublished(folder: Store) -> list[UnpublishedBuild]:
     """Return the builds of a dataset whose versions are not published. This waits for nothing, and leaves nothing."""
     versions = Log(folder).head().versions
-    age = ages_of(folder, only_shown=True)
+    now = clock_of(folder, only_shown=True)
     unpublished_builds = []
     for version in folder.names(paths.BUILDS):
         if version in versions:
             continue
         builds = folder.folder(paths.builds(version))
-        leases = {name: each for name, each in leases_in(builds).items() if name == CLAIM or name.startswith(HOST)}
-        plans = [name for name in builds.names("") if PLAN_HASH.fullmatch(name)]
+        facts = builds.facts("")
+        leases = leases_in(builds, [name for name in facts if name == CLAIM or name.startswith(HOST)])
+        plans = [name for name in facts if PLAN_HASH.fullmatch(name)]
         if not plans and leases:
             plans = [""]
-        unpublished_builds += [_build(builds, plan, leases, age) for plan in plans]
+        unpublished_builds += [_build(builds, plan, leases, facts, now) for plan in plans]
     return unpublished_builds
 
 
-def _build(builds: Store, plan: str, leases: Mapping[str, Lease], age: Age) -> UnpublishedBuild:
+def _build(
+    builds: Store, plan: str, leases: Mapping[str, Lease], facts: Facts, now: Callable[[], float]
+) -> UnpublishedBuild:
     """Return the build that has a plan, given its hash; without a plan, the build that has only begun."""
-    notes = builds.folder(plan) if plan else builds
-    parts = [part for number in sorted(noted_numbers(notes)) if (part := read_part(notes, number)) is not None]
+    notes = builds.folder(plan)
+    facts_of_notes = notes.facts("") if plan else {}
+    numbers = sorted(numbers_in(facts_of_notes))
+    parts = [part for number in numbers if (part := read_part(notes, number)) is not None]
     at_work = {name: lease for name, lease in leases.items() if name == CLAIM or plan in name}
-    objects = [*at_work, *(f"{plan}/{name}" for name in notes.names("") if plan)]
-    ages = {name: idle for name in objects if (idle := age(f"{paths.builds(builds.name)}/{name}")) < math.inf}
+    stats = {**facts_of_notes, **{name: facts[name] for name in at_work}}
+    ages = {name: now() - stat.modified for name, stat in stats.items() if stat is not None}
     states = {name: lease.state(ages[name]) for name, lease in at_work.items() if name in ages}
     shown = next((name for name, state in states.items() if state != "interrupted"), None)
     return UnpublishedBuild(
