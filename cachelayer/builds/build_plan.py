@@ -143,13 +143,19 @@ class BuildPlan:
         """Keeps local copies of the shards that are built; None for none."""
         # Shards that are put again into other files are named by no version, so nobody would remove their copies when
         # records are erased.
-        return None if self.request.extension.is_put_again else self.request.copies
+        return None if self.is_put_again else self.request.copies
+
+    @property
+    def is_put_again(self) -> bool:
+        """True if the records are put again into other files, so that no version names the shards that are built."""
+        return self.request.extension.puts_again(self.options.element_spec)
 
     @property
     def notes(self) -> Notes:
         """The notes of the builds with these facts."""
         times = self.recipe.identity.facts.get("files_modified")
-        return Notes(self.request.log.folder, self.request.version, self.facts, times)
+        dataset = self.request.log.folder
+        return Notes(dataset, self.request.version, self.facts, times, has_shards=self.is_put_again)
 
     @property
     def engine(self) -> Engine | None:

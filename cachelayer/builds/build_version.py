@@ -178,8 +178,9 @@ def _build_alone(plan: BuildPlan, head: Snapshot, progress: Progress) -> StoredV
         head: the head of the log, read while this process held the lease.
     """
     progress.total = plan.length
-    notes = plan.notes if plan.has_notes else None
-    with _working(plan, head, progress) as target, ShardPipeline(target, plan.options, notes) as pipeline:
+    notes = plan.notes if plan.has_notes or plan.is_put_again else None
+    noting = notes if plan.has_notes else None
+    with _working(plan, head, progress) as target, ShardPipeline(target.for_parts(), plan.options, noting) as pipeline:
         built, result = _write(plan, target, pipeline)
         return _publish(plan, built, result, target, notes)
 
@@ -206,7 +207,8 @@ def _build_together(plan: BuildPlan, hosts: Hosts) -> StoredVersion | None:
     with leases.hold(new_lease(hosts, notes.folder.name), progress) as lease:
         assert lease is not None  # noqa: S101 - nobody else has a lease of this name
         head = request.log.head()
-        with _working(plan, head, progress) as target, ShardPipeline(target, plan.options, notes) as pipeline:
+        working = _working(plan, head, progress)
+        with working as target, ShardPipeline(target.for_parts(), plan.options, notes) as pipeline:
             builder = PartBuilder(plan, target, pipeline)
             team = Team(plan, hosts, leases, lease, builder)
             team.join()
@@ -230,7 +232,7 @@ def _working(plan: BuildPlan, head: Snapshot, progress: Progress) -> Iterator[Sh
     _log.info(
         "%(version)s: building from a source of %(kind)s", {"version": plan.request.name, "kind": plan.source.kind}
     )
-    with shard_target(log.folder, plan.copies, head.generation) as target, progress:
+    with shard_target(log.folder, plan.copies, head.generation, plan.notes.shards_in) as target, progress:
         yield target
 
 
@@ -241,7 +243,7 @@ def _shard_set(codec: Codec, result: PartResult) -> ShardSet:
 def _publish(
     plan: BuildPlan, built: ShardSet, result: PartResult, target: ShardTarget, notes: Notes | None
 ) -> StoredVersion:
-    """Publish what was built, and delete the notes, if there are any."""
+    """Publish what was built, and delete the notes, and shards beside them, if there are any."""
     request = plan.request
     extension = request.extension
     refuse_changed(plan.files, plan.source)
@@ -255,7 +257,7 @@ def _publish(
     base = extension.base
     made_from = {} if base is None else {"base": base.info.version}
     change = event("publish", version=request.version, **made_from)
-    with revoked_if_absent(request.log, request.version, built.files):
+    with revoked_if_absent(target.parts, request.name, built.files):
         manifest = extension.finish(built, _provenance(plan, result), target, plan.options)
     try:
         new = NewVersion(request.version, manifest, change, manifest.provenance["time"], target.indices)

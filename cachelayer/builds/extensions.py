@@ -42,7 +42,7 @@ from cachelayer.specs import tree
 from cachelayer.specs.tree import Tree
 from cachelayer.support.memory import Bytes
 from cachelayer.support.progress import Progress, current
-from cachelayer.versions.blobs import missing, put_files
+from cachelayer.versions.blobs import copy, missing, put_files
 from cachelayer.versions.column_file import CHECKED_NBYTES, ColumnFile, write_column_file
 from cachelayer.versions.derive import appended
 from cachelayer.versions.manifest import Manifest
@@ -74,9 +74,8 @@ class Extension(Protocol):
     def new_fields(self) -> Collection[str]:
         """The keys that elements have besides those of the spec."""
 
-    @property
-    def is_put_again(self) -> bool:
-        """True if :meth:`finish` writes the records into other files, so that no version names what was built."""
+    def puts_again(self, spec: Tree | None) -> bool:
+        """Return whether :meth:`finish` writes records of a spec, which may not be known, into other files."""
 
     def finish(
         self, built: ShardSet, provenance: dict[str, Any], target: ShardTarget, options: BuildOptions
@@ -91,7 +90,9 @@ class NewRecords:
     base: ClassVar[StoredVersion | None] = None
     spec: ClassVar[Tree | None] = None
     new_fields: ClassVar[tuple[str, ...]] = ()
-    is_put_again: ClassVar[bool] = False
+
+    def puts_again(self, spec: Tree | None) -> bool:  # noqa: ARG002
+        return False
 
     def finish(
         self,
@@ -141,8 +142,7 @@ class Appending:
         known = self.base.manifest.merged_spec
         return [name for name in self.fill if not isinstance(known, dict) or name not in known]
 
-    @property
-    def is_put_again(self) -> bool:
+    def puts_again(self, spec: Tree | None) -> bool:  # noqa: ARG002
         return self.spec is not None and bool(self.base.manifest.columns or self.fill)
 
     def finish(
@@ -153,7 +153,7 @@ class Appending:
         if self.spec is not None:
             # Elements of some sources show their fields only when they are read.
             check_fits(self.base.name, self.spec, self.new_fields, built.element_spec)
-        if not self.is_put_again:
+        if not self.puts_again(self.spec):
             return appended(self.base, added)
         keys = [key for each in before.sets for key in each.element_spec]
         if len(set(keys)) < len(keys):
@@ -164,7 +164,7 @@ class Appending:
             )
         spec = self._widened(before.rows.element_spec, built)
         codec = codec_for(spec)
-        shards = _put_shards(self._fields_of(built, codec), codec, target, options)
+        shards = _put_shards(self._fields_of(built, codec, target), codec, target, options)
         rows = replace(before.rows.with_spec(spec), shards=shards)
         columns = [self._longer(group, built, target, options) for group in before.columns]
         if self.new_fields:
@@ -184,7 +184,7 @@ class Appending:
         """Put a group of columns with the rows of new records after those of the base, and return it."""
         spec = self._widened(group.element_spec, built)
         codec = codec_for(spec)
-        frames = self._fields_of(built, codec)
+        frames = self._fields_of(built, codec, target)
         if group.array is None:
             shards = group.shards.then(_put_shards(frames, codec, target, options))
             return replace(group.with_spec(spec), shards=shards)
@@ -196,7 +196,7 @@ class Appending:
         """Put the fields that the base lacks as a group of columns, and return it."""
         spec = self._widened({name: built.element_spec[name] for name in self.new_fields}, built)
         codec = codec_for(spec)
-        frames = chain(self._of_base(codec), self._fields_of(built, codec))
+        frames = chain(self._of_base(codec), self._fields_of(built, codec, files))
         if layout_nbytes(spec) is None:
             return ShardSet.of(codec.name, spec, _put_shards(frames, codec, files, options))
         records = self.base.manifest.rows.records + built.records
@@ -211,12 +211,12 @@ class Appending:
         for first in range(0, count, at_once):
             yield codec.encode(_repeated(self.fill, codec, min(at_once, count - first)))
 
-    def _fields_of(self, built: ShardSet, codec: Codec) -> Iterator[Frames]:
+    def _fields_of(self, built: ShardSet, codec: Codec, target: ShardTarget) -> Iterator[Frames]:
         """Yield the new records with the fields of a codec alone; fields that they lack have the values of ``fill``."""
         built_codec = codec_for(built.element_spec)
         filled = {name: codec.spec[name] for name in codec.spec if name not in built_codec.spec}
         fill_codec = codec_for(filled)
-        for records in _records_of(self.base, built):
+        for records in _records_of(self.base, built, target):
             decoded = [(built_codec, built_codec.decode(records))]
             if filled:
                 decoded.append((fill_codec, _repeated(self.fill, fill_codec, len(records))))
@@ -237,7 +237,6 @@ class AddingColumns:
     """Whether a column may have the name of a field of the base, whose place it takes."""
     spec: ClassVar[Tree | None] = None
     new_fields: ClassVar[tuple[str, ...]] = ()
-    is_put_again: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         manifest = self.base.manifest
@@ -257,6 +256,9 @@ class AddingColumns:
                 f"{name} keeps some records of other versions: add the columns to the version that it was derived "
                 "from, or storage.rewrite() it first"
             )
+
+    def puts_again(self, spec: Tree | None) -> bool:
+        return spec is None or layout_nbytes(spec) is not None
 
     def write_at_once(self, source: Source, options: BuildOptions, target: ShardTarget) -> ShardSet | None:
         """Write columns to one file, without shards, if they have a fixed size and a known spec; else return None."""
@@ -282,6 +284,11 @@ class AddingColumns:
                 )
             if layout_nbytes(spec) is not None:
                 group = replace(built, array=self._in_one_file(built, spec, target), shards=ShardTable([]))
+            elif target.parts is not target.dataset:
+                # The spec was not known before.
+                for shard in built.shards:
+                    blobs = {blob: blob for blob in shard.blobs}
+                    copy(target.parts, target.dataset, blobs, lambda _: None, trusts_sent=True)
         # Groups all of whose columns are replaced are left out.
         groups = [each for each in before.columns if not spec.keys() >= each.element_spec.keys()]
         _refuse_more_groups(self.base.name, groups)
@@ -294,7 +301,7 @@ class AddingColumns:
 
     def _in_one_file(self, built: ShardSet, spec: Tree, target: ShardTarget) -> ColumnFile:
         """Copy columns of fixed size from the shards that were built into one file, and put it."""
-        rows = (records.take(0, int(records.lengths[0])) for records in _records_of(self.base, built))
+        rows = (records.take(0, int(records.lengths[0])) for records in _records_of(self.base, built, target))
         return put_column_file(target, spec, built.records, rows)
 
     def _checked(self, spec: Tree) -> dict[str, Tree]:
@@ -334,10 +341,10 @@ def _put_shards(frames: Iterator[Frames], codec: Codec, target: ShardTarget, opt
         return ShardTable(pipeline.finish()[0].shards)
 
 
-def _records_of(base: StoredVersion, built: ShardSet) -> Iterator[Records]:
+def _records_of(base: StoredVersion, built: ShardSet, target: ShardTarget) -> Iterator[Records]:
     """Yield all records that were built, some MiB at a time."""
     for shard in built.shards:
-        with base.local_file(shard) as path:
+        with replace(base, folder=target.parts).local_file(shard) as path:
             for _, records in checked_records(path, shard, built.codec_of(base.name)):
                 yield records
 

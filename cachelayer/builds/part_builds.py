@@ -75,8 +75,8 @@ class PartTask:
         """Build a part and note it."""
         try:
             with (
-                shard_target(self.notes.dataset, self.copies, self.generation) as target,
-                ShardPipeline(target, self.options, self.notes) as pipeline,
+                shard_target(self.notes.dataset, self.copies, self.generation, self.notes.shards_in) as target,
+                ShardPipeline(target.for_parts(), self.options, self.notes) as pipeline,
             ):
                 write_parts(self.parts, [number], pipeline, self.options)
                 return BuiltPart(number, pipeline.finish()[number])

@@ -6,7 +6,7 @@ import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cachelayer.arrayrecord.compression import Compression
@@ -36,6 +36,8 @@ class ShardTarget:
 
     dataset: Store
     """The folder of the dataset."""
+    parts: Store
+    """The folder of the shards that are built: the dataset, unless their records are put again into other files."""
     generation: int
     """The generation of the log when the build began, which the names of the shards end with."""
     folder: Path
@@ -46,6 +48,10 @@ class ShardTarget:
     """Keeps local copies of the shards; None for none."""
     indices: dict[str, bytes] = field(default_factory=dict)
     """The indices of shards that were put into a bucket, unless they are too large to be put beside a manifest."""
+
+    def for_parts(self) -> ShardTarget:
+        """Return the destination of the shards that are built."""
+        return replace(self, dataset=self.parts)
 
     @property
     def is_local(self) -> bool:
@@ -78,13 +84,15 @@ class ShardTarget:
 
 
 @contextmanager
-def shard_target(dataset: Store, copies: CacheFolder | None, generation: int) -> Iterator[ShardTarget]:
-    """Yield where the shards of a build go; remove the working folder at the end."""
+def shard_target(
+    dataset: Store, copies: CacheFolder | None, generation: int, parts: Store | None = None
+) -> Iterator[ShardTarget]:
+    """Yield where the shards of a build go; remove the working folder at the end. Parts go into the dataset, or a folder of it."""
     group = None if copies is None else _group(copies, dataset)
     parent = dataset.local_path(paths.WORKING) if copies is None or group is None else copies.path
     with working_folder(parent) as folder:
         try:
-            yield ShardTarget(dataset, generation, folder, DiskRoom(folder), group)
+            yield ShardTarget(dataset, parts or dataset, generation, folder, DiskRoom(folder), group)
         except OSError as error:
             if folder.exists():
                 raise

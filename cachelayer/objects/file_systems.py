@@ -144,7 +144,7 @@ class FileSystem:
         """Return the facts about an object, as the file system tells them; None about a folder."""
         if info["type"] != "file":
             return None
-        written = next((info[name] for name in _WRITTEN if info.get(name) is not None), None)
+        written = next((info[name] for name in _WRITTEN if info.get(name) is not None), math.nan)
         crc32c = None
         if self._kind == "memory":
             # To read it costs no request.
@@ -155,7 +155,7 @@ class FileSystem:
         sent = (info.get("metadata") or {}).get(_SENT, "")
         return Stat(
             nbytes=int(info["size"]),
-            modified=math.nan if written is None else written.timestamp(),
+            modified=written if isinstance(written, float) else written.timestamp(),
             crc32c=crc32c,
             sent_crc32c=int(sent) if sent.isdecimal() else None,
         )

@@ -4,6 +4,7 @@
 
     <id>/_builds/<version>/<plan hash>/plan.json    what is built and how, to name the differences to other builds
     <id>/_builds/<version>/<plan hash>/00005.json   part 5 is finished: its shards were put
+    <id>/_builds/<version>/<plan hash>/shards/      shards whose records are put again into other files
 
 Only a build whose source comes in parts has notes. A build that can only read its source from the first element on
 begins there again after a kill. A note counts if its checksum and all files of its part are good. Notes are deleted
@@ -86,10 +87,13 @@ class PartResult:
 class Notes:
     """The notes of all builds of a version that have the same plan.
 
-    ``times`` is a hash of the times of the source's files, which builds of one plan need not share.
+    ``times`` is a hash of the times of the source's files, which builds of one plan need not share. If it ``has_shards``,
+    those of the parts are beside the notes, because no version will name them.
     """
 
-    def __init__(self, dataset: Store, version: str, plan: Mapping[str, Any], times: Any = None) -> None:
+    def __init__(
+        self, dataset: Store, version: str, plan: Mapping[str, Any], times: Any = None, *, has_shards: bool = False
+    ) -> None:
         self.dataset = dataset
         self.version = version
         self.plan = plan
@@ -97,6 +101,7 @@ class Notes:
         self.version_folder = dataset.folder(paths.builds(version))
         self.plan_hash = hashlib.sha256(canonical_json(plan)).hexdigest()
         self.folder = self.version_folder.folder(self.plan_hash[:32])
+        self.shards_in = self.folder if has_shards else dataset
 
     def begin(self) -> None:
         """Write the plan, unless a build with the same plan has begun before."""
@@ -130,7 +135,7 @@ class Notes:
             return {}
         lost = lost_files((shard.file for part in finished.values() for shard in part.shards), log, log.head())
         absent = missing(
-            self.dataset, {blob for part in noted.values() for shard in part.shards for blob in shard.blobs}
+            self.shards_in, {blob for part in noted.values() for shard in part.shards for blob in shard.blobs}
         )
 
         def is_good(part: PartResult) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 
 from cachelayer.errors import AlreadyExistsError, BuildRevokedError, CorruptionError, VersionNotFoundError
 from cachelayer.objects import paths
+from cachelayer.objects.store import Store
 from cachelayer.versions.blobs import missing
 from cachelayer.versions.column_file import ColumnFile
 from cachelayer.versions.log import Log
@@ -60,14 +61,15 @@ def publish(
     shared = set() if base is None else {file.file for file in base.manifest.files}
     files = [file.file for file in manifest.files]
     own_files = [file for file in manifest.files if file.file not in shared]
-    _refuse_if_absent(log, new.name, own_files)
+    name = f"{log.folder.name}@{new.name}"
+    _refuse_if_absent(log.folder, name, own_files)
     raw = manifest.encode()
 
     @cache
     def put(generation: int) -> StoredVersion:
         """Put the manifest once for each generation, which its name ends with."""
         version = StoredVersion.with_manifest(log.folder, info_of(new, raw, generation), manifest)
-        with revoked_if_absent(log, new.name, own_files):
+        with revoked_if_absent(log.folder, name, own_files):
             put_manifest(version, raw, base, new.indices)
         return version
 
@@ -99,23 +101,23 @@ def info_of(new: NewVersion, raw: bytes, generation: int) -> VersionInfo:
 
 
 @contextmanager
-def revoked_if_absent(log: Log, version: str, files: Collection[ShardFile | ColumnFile]) -> Iterator[None]:
+def revoked_if_absent(store: Store, version: str, files: Collection[ShardFile | ColumnFile]) -> Iterator[None]:
     """Raise a BuildRevokedError in place of an error of reading files of a build again, if they are gone."""
     try:
         yield
     except CorruptionError:
-        _refuse_if_absent(log, version, files)
+        _refuse_if_absent(store, version, files)
         raise
 
 
-def _refuse_if_absent(log: Log, version: str, files: Iterable[ShardFile | ColumnFile]) -> None:
+def _refuse_if_absent(store: Store, version: str, files: Iterable[ShardFile | ColumnFile]) -> None:
     """Raise unless all files of a build are there, with their sizes."""
-    absent = missing(log.folder, [blob for file in files for blob in file.blobs])
+    absent = missing(store, [blob for file in files for blob in file.blobs])
     if absent:
         first = min(blob.name for blob in absent)
         raise BuildRevokedError(
-            f"{log.folder.name}@{version}: {len(absent)} of its files are not there as they were put, such as "
-            f"{log.folder.url}/{first}: is there a rule that deletes old objects? Build again"
+            f"{version}: {len(absent)} of its files are not there as they were put, such as "
+            f"{store.url}/{first}: is there a rule that deletes old objects? Build again"
         )
 
 

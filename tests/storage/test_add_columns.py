@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from leftovers import named_files, notes, stored_files
 
 import cachelayer
 from cachelayer import ArraySpec, Storage
@@ -89,6 +90,36 @@ def test_columns_are_read_with_the_others(storage: Storage, wide: Any) -> None:
     assert wide.element_spec["score"] == ArraySpec("float32")
     assert wide.lengths("name").tolist() == [len(f"record {n}") for n in range(RECORDS)]
     assert cachelayer.concat([wide, wide])[RECORDS + 4]["lang"] == 1
+
+
+WAYS: dict[str, Callable[[Storage, Any], Any]] = {
+    "fixed": lambda storage, columns: storage.add_columns("d@v1", new="v2", columns=tripled, batched=True, **columns),
+    "in parts": lambda storage, columns: storage.add_columns(
+        "d@v1", new="v2", columns=lambda element: {"y": element["x"]}, hosts=(0, 1), **columns
+    ),
+    "from a generator": lambda storage, columns: storage.add_columns(
+        "d@v1", new="v2", columns=({"y": n} for n in range(RECORDS)), **columns
+    ),
+    "varying, from a generator": lambda storage, columns: storage.add_columns(
+        "d@v1", new="v2", columns=(named(element) for element in elements()), **columns
+    ),
+    "varying": lambda storage, columns: storage.add_columns("d@v1", new="v2", columns=named, **columns),
+    "appended": lambda storage, columns: storage.append(
+        "d@v0", new="v2", source=[{**element, **named(element)} for element in elements(70)], **columns
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*go unnoticed")
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_added_leaves_nothing_that_no_version_names(storage: Storage, ref: Any, way: str) -> None:
+    if way == "appended":
+        storage.add_columns("d@v1", new="v0", columns=named, progress=False)
+    WAYS[way](storage, {"progress": False})
+    assert stored_files(storage) == named_files(storage)
+    # A file system in memory keeps empty folders.
+    assert not [name for name in notes(storage) if storage._store.read(f"d/{paths.BUILDS}/{name}") is not None]
+    assert storage.verify("d@v2").ok
 
 
 def test_no_shard_is_copied_and_fixed_columns_are_one_array(local: Storage) -> None:
