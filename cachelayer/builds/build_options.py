@@ -81,12 +81,12 @@ class Hosts:
         return sorted(range(part_count), key=lambda part: self._turn(part, part_count))
 
     def _turn(self, part: int, part_count: int) -> tuple[int, int]:
-        turn = (part * self.count // part_count - self.index) % self.count
+        turn = (self.owner_of(part, part_count) - self.index) % self.count
         return turn, -part if turn else part
 
-    def owns(self, part: int, part_count: int) -> bool:
-        """Return whether a part is in the share of this host."""
-        return part * self.count // part_count == self.index
+    def owner_of(self, part: int, part_count: int) -> int:
+        """Return the index of the host that has a part in its share."""
+        return part * self.count // part_count
 
 
 @dataclass(frozen=True)

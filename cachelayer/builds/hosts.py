@@ -5,16 +5,19 @@
     note of a part       it is finished, and its shards are in the store
     lease of a host      it is at work, and these parts are
 
-A host builds its share of the parts in order. Then it helps the others, from the ends of their shares, with parts that
-have no note and that no lease names. Who comes late to a lease builds a part that another builds too: the shards have
-the same names. All hosts see when all parts have notes; one of them then reads the notes and publishes.
+A host builds its share of the parts in order. Then it helps the others, from the ends of their shares. Notes and the
+names of leases tell all hosts who helps with which part, so that nobody reads the leases of all: :func:`helper_of`. Who
+helps reads the lease of the host that has the part in its share, and of who helped before. Who comes late to a lease
+builds a part that another builds too: the shards have the same names. All hosts see when all parts have notes; one of
+them then reads the notes and publishes.
 """
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from cachelayer.builds.build_options import Hosts
@@ -29,11 +32,8 @@ from cachelayer.versions.publish import refuse_if_collected
 
 _PUBLISHER = f"publisher.{CLAIM}"
 """The lease of the host that reads all notes and publishes."""
-
-
-def lease_prefix(hosts: Hosts) -> str:
-    """Return the first part of the names of the leases of a host."""
-    return f"{HOST}{hosts.index:05}-"
+_SPREADING = 2654435761
+"""A prime factor, by which consecutive parts come to places of a ring that are far from each other."""
 
 
 def new_lease(hosts: Hosts, plan_hash: str) -> str:
@@ -42,7 +42,21 @@ def new_lease(hosts: Hosts, plan_hash: str) -> str:
     A host that starts again would not get the lease of its first process if that still runs, and would be without one
     when that ends: gc would take its notes.
     """
-    return f"{lease_prefix(hosts)}{plan_hash}-{uuid.uuid4().hex}.{CLAIM}"
+    return f"{HOST}{hosts.index:05}-{plan_hash}-{uuid.uuid4().hex}.{CLAIM}"
+
+
+def host_of(lease: str) -> int:
+    """Return the index of the host that has a lease of a name."""
+    return int(lease.split("-")[1])
+
+
+def helper_of(part: int, helpers: Sequence[int], hosts: int) -> int:
+    """Return the host that helps with a part, of those that do: the first from a place on a ring of all hosts.
+
+    So a host that begins to help takes parts from one other host only, the next on the ring.
+    """
+    place = part * _SPREADING % hosts
+    return helpers[bisect_left(helpers, place) % len(helpers)]
 
 
 class Team:
@@ -55,8 +69,6 @@ class Team:
         self._leases = leases
         self._lease = lease
         self._builder = builder
-        self._others: dict[str, Lease] = {}
-        """Leases of other hosts, as they were seen last."""
         self._built: dict[int, PartResult] = {}
         """The parts that this host has built."""
         self._waiting = Waiting(plan.request.name, plan.options.progress)
@@ -93,7 +105,7 @@ class Team:
             if not missing:
                 return True
             self._refuse_if_collected(missing)
-            chosen = () if self._others_build(missing) else self._next_parts(missing)
+            chosen = self._next_parts(missing)
             if chosen:
                 self._built |= self._builder.build(self._still_missing(chosen))
                 self._lease.work_on((), at_once=True)
@@ -109,43 +121,36 @@ class Team:
             files = [shard.file for part in lost for shard in part.shards]
             refuse_if_collected(log, log.head(), self._plan.request.version, files)
 
-    def _others_build(self, missing: Sequence[int]) -> bool:
-        """Return whether other hosts still build all of these parts, asking those that did so before."""
-        for name, other in self._others.items():
-            if not set(missing).isdisjoint(other.parts):
-                self._others[name] = self._leases.holder(name) or Lease()
-        return set(missing) <= self._in_work()
-
-    def _in_work(self) -> set[int]:
-        return set().union(*(other.parts for other in self._others.values()))
-
-    def _look(self, prefix: str) -> None:
-        self._others = self._leases.holders(prefix)
-        self._others.pop(self._lease.name, None)
-
     def _next_parts(self, missing: Sequence[int]) -> Sequence[int]:
-        """Return the parts that this host builds next, of those that have no notes; none if others build all of them.
-
-        Hosts that have no part in work look for some at the same time: each passes over those of the hosts before it.
-        """
-        own = [number for number in missing if self._hosts.owns(number, self._count)]
-        if own:
-            # Hosts that help show in their notes: no host needs to read the leases of all.
-            self._look(lease_prefix(self._hosts))
-            if not self._others:
-                # The others may help with all but those that are begun.
-                self._lease.work_on(own[:1], at_once=True)
-                return own
-        self._look(HOST)
-        in_work = self._in_work()
-        # Another process of this host began with its first parts too.
-        free = [number for number in (*own[::-1], *missing[len(own) :]) if number not in in_work]
-        size = max(1, len(free) // (2 * (len(self._others) + 1)))
-        first = size * sum(not other.parts and name < self._lease.name for name, other in self._others.items())
-        chosen = free[first : first + size]
+        """Return the parts that this host builds next, of those without notes; none if others build all of them."""
+        index = self._hosts.index
+        plan = self._plan.notes.folder.name
+        leases = [name for name in self._leases.beating(HOST) if plan in name and name != self._lease.name]
+        own = [number for number in missing if self._owner_of(number) == index]
+        if own and not self._held_by({index}, leases):
+            # The others may help with all but those that are begun.
+            self._lease.work_on(own[:1], at_once=True)
+            return own
+        # The shares of others that are at work are finished, or being built.
+        helpers = sorted({index, *map(host_of, leases)} - set(map(self._owner_of, missing)))
+        mine = own[::-1] or [each for each in missing if helper_of(each, helpers, self._hosts.count) == index]
+        # Another process of this host may have these in work, or who helped before this host did.
+        before = helpers[(helpers.index(index) + 1) % len(helpers)] if index in helpers else index
+        others = self._held_by({index, before, *map(self._owner_of, mine)}, leases)
+        in_work = set().union(*(lease.parts for lease in others))
+        free = [number for number in mine if number not in in_work]
+        # Other hosts may soon help too.
+        chosen = free[: -(-len(free) // 2)]
         if chosen:
             self._lease.work_on(chosen, at_once=True)
         return chosen
+
+    def _owner_of(self, part: int) -> int:
+        return self._hosts.owner_of(part, self._count)
+
+    def _held_by(self, hosts: Collection[int], leases: Sequence[str]) -> list[Lease]:
+        """Return the leases of some hosts that are at work, of those with these names."""
+        return list(self._leases.holders([name for name in leases if host_of(name) in hosts]).values())
 
     def _still_missing(self, part_numbers: Sequence[int]) -> Iterator[int]:
         """Yield the numbers of parts when they are about to be built, unless another host has built them meanwhile."""

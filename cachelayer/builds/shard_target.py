@@ -87,7 +87,7 @@ class ShardTarget:
 def shard_target(
     dataset: Store, copies: CacheFolder | None, generation: int, parts: Store | None = None
 ) -> Iterator[ShardTarget]:
-    """Yield where the shards of a build go; remove the working folder at the end. Parts go into the dataset, or a folder of it."""
+    """Yield where the shards of a build go; remove the working folder at the end."""
     group = None if copies is None else _group(copies, dataset)
     parent = dataset.local_path(paths.WORKING) if copies is None or group is None else copies.path
     with working_folder(parent) as folder:

@@ -21,7 +21,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Literal, Self
@@ -180,6 +180,8 @@ class Leases:
         self._folder = folder
         self._seen: dict[str, tuple[bytes, float]] = {}
         """The last beat of each lease, and the monotonic time at which this process first saw that beat."""
+        self._beats: dict[str, tuple[float, float]] = {}
+        """When the store says that each lease was written last, and the monotonic time at which that was first seen."""
         self._dead: dict[str, bytes] = {}
         """The last beat of each lease of a dead process that could not be deleted."""
 
@@ -252,9 +254,24 @@ class Leases:
             self.pause()
         return False
 
-    def holders(self, prefix: str) -> dict[str, Lease]:
-        """Return the leases, by names that begin alike, of the processes that may be at work."""
-        names = self.names(prefix)
+    def beating(self, prefix: str) -> list[str]:
+        """Return the names that begin alike of the leases of processes that may be at work, by one list.
+
+        Repeated calls find out those without a beat.
+        """
+        asked = time.monotonic()
+        names = []
+        for name, stat in self._folder.facts("").items():
+            if stat is not None and name.startswith(prefix) and name.endswith(CLAIM):
+                before, since = self._beats.get(name, (None, asked))
+                if stat.modified != before:
+                    self._beats[name] = (stat.modified, time.monotonic())
+                if stat.modified != before or asked - since < expiry():
+                    names.append(name)
+        return names
+
+    def holders(self, names: Sequence[str]) -> dict[str, Lease]:
+        """Return the leases, by their names, of the processes that may be at work."""
         with Pool(_THREADS, "cachelayer-leases") as threads:
             leases = zip(names, threads.map(self.holder, names), strict=True)
             return {name: lease for name, lease in leases if lease is not None}

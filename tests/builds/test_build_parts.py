@@ -300,6 +300,39 @@ def test_hosts_ask_for_as_much_as_there_are_hosts_and_parts(s3: Server) -> None:
         assert len(read) <= parts
 
 
+def test_hosts_that_wait_for_the_last_part_do_not_read_the_leases_of_all(
+    s3: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", "15")
+    hosts, parts = 12, 24
+    storage = new_storage(s3)
+    begun, built = set[int](), set[int]()
+    all_begun, others_built = threading.Event(), threading.Event()
+
+    def part(index: int, count: int) -> Iterator[int]:
+        begun.add(index)
+        if len(begun) == hosts:
+            all_begun.set()
+        assert all_begun.wait(60)
+        if index == 1:
+            assert others_built.wait(60)
+        yield index
+        built.add(index)
+        if len(built) == parts - 1:
+            # By now all look for parts several times.
+            threading.Timer(3, others_built.set).start()
+
+    with fault_proxy(s3.endpoint) as proxy, ThreadPoolExecutor(hosts) as threads:
+
+        def build(host: int) -> list[int]:
+            here = Storage(storage.url, storage_options=s3.storage_options(proxy.endpoint), local_cache_bytes=0)
+            return list(here.cache(sharded(part, parts), "d", "v1", hosts=(host, hosts), element_spec=np.int64))
+
+        assert list(threads.map(build, range(hosts))) == [list(range(parts))] * hosts
+        read = [each.path for each in proxy.exchanges() if each.method == "GET" and "/host-" in each.path]
+        assert len(read) <= 2 * (hosts + parts)
+
+
 @pytest.mark.filterwarnings("ignore:.*go unnoticed")
 @pytest.mark.parametrize("options", [{}, {"hosts": (0, 1)}], ids=str)
 def test_parts_are_read_while_the_shards_of_others_are_put(s3: Server, options: dict[str, Any]) -> None:
