@@ -149,19 +149,25 @@ def retried(what: str, attempt: Callable[[float], T], seconds: float, nbytes: in
 
     ``attempt`` makes the request once, in at most so many seconds. If the store does not answer, all attempts take
     ``seconds``; none begins in the last quarter, which is left to the client's own timeouts. Bytes that the request
-    moves give it more time, because slow progress is not a failure.
+    moves give it more time, because slow progress is not a failure: an attempt that takes longer than those timeouts
+    has moved some, and counts no longer than they.
     """
+    spent = 0.0
     with Wait(what, "stores") as wait:
         for pause in pauses():
+            begin = time.monotonic()
             try:
-                return attempt(wait.since + seconds + nbytes / _SLOWEST - time.monotonic())
+                return attempt(wait.since + seconds + nbytes / _SLOWEST - begin)
             except (CacheLayerError, MemoryError):
                 raise
             # A client may raise anything.
             except Exception as error:
                 failure = RequestError.of(error)
-                is_late = time.monotonic() + pause > wait.since + seconds * 3 / 4
+                now = time.monotonic()
+                spent += min(now - begin, seconds / 4) + pause
+                last = wait.since + seconds * 3 / 4 + nbytes / _SLOWEST
                 # A program that ends does not wait for stores.
+                is_late = spent > seconds * 3 / 4 or now + pause > last
                 if failure.kind is not Kind.TRANSIENT or is_late or program_ends():
                     raise failure from error
             note_retry(wait, pause, failure)

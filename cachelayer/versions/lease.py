@@ -17,6 +17,7 @@ a beat, by the clock of the process that watches it; at once if its holder ran o
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -118,6 +119,8 @@ class HeldLease:
         """The parts in work."""
         self.token = uuid.uuid4().hex
         self._beat = -1
+        self._beaten = -math.inf
+        """The monotonic time of the last beat, unless that failed: others take no lease over so soon after a beat."""
         self._told: Collection[int] = ()
         """The parts that the last beat named."""
         self._expiry = expiry()
@@ -128,6 +131,7 @@ class HeldLease:
     def encoded(self) -> bytes:
         """Return the next beat."""
         self._beat += 1
+        self._beaten = time.monotonic()
         self._told = self.parts
         counts = ("-", "-") if self._progress is None else (self._progress.done, self._progress.total)
         words = process_name(), self.token, self._beat, *counts, ",".join(map(str, sorted(self._told)))
@@ -145,6 +149,7 @@ class HeldLease:
             with self._putting:
                 self._folder.put(self.name, self.encoded())
         except StorageError as error:
+            self._beaten = -math.inf
             _log.warning("a lease is not renewed, and others may take the work over: %(error)s", {"error": error})
 
     def _beat_on(self) -> None:
@@ -156,12 +161,14 @@ class HeldLease:
                 self._put()
 
     def end(self) -> None:
-        """Let go. If another process has taken the lease over meanwhile, its next beat puts it again."""
+        """Let go: delete the lease, unless another process may have it now."""
         self._stopped.set()
         if self.thread.ident is not None:
             self.thread.join()
         with suppress(StorageError):
-            self._folder.delete(self.name)
+            is_ours = time.monotonic() - self._beaten < self._expiry
+            if is_ours or self.token.encode() in (self._folder.read(self.name) or b""):
+                self._folder.delete(self.name)
         remove_if_empty(self._folder)
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachelayer.objects.failures import Kind, RequestError, pauses
+from cachelayer.objects.failures import Kind, RequestError, pauses, retried
 from cachelayer.objects.ranges import coalesce, cut, pieces
 
 CONTENTS = {name: os.urandom(2000) for name in "ab"}
@@ -82,3 +82,36 @@ def test_pauses_grow_to_a_limit() -> None:
     assert max(found[:1]) < 0.1 < min(found[3:])
     assert 2 < min(found[10:]) < max(found) < 8
     assert len(set(found)) == len(found)
+
+
+@pytest.mark.parametrize(("nbytes", "seconds"), [(0, 60.0), (256 << 20, 60.0)])
+def test_a_store_that_does_not_answer_is_an_error_in_time_whatever_is_sent(
+    monkeypatch: pytest.MonkeyPatch, nbytes: int, seconds: float
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("time.sleep", lambda pause: clock.__setitem__(0, clock[0] + pause))
+
+    def attempt(_: float) -> None:
+        # The client's own timeout.
+        clock[0] += seconds / 4
+        raise TimeoutError
+
+    with pytest.raises(RequestError):
+        retried("write", attempt, seconds, nbytes)
+    assert seconds / 2 < clock[0] <= seconds
+
+
+def test_a_large_object_whose_upload_fails_late_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("time.sleep", lambda pause: clock.__setitem__(0, clock[0] + pause))
+    left = [200.0, 190.0, 210.0]
+
+    def attempt(_: float) -> str:
+        clock[0] += left.pop()
+        if left:
+            raise ConnectionError("reset by the peer")
+        return "stored"
+
+    assert retried("write", attempt, 60.0, 256 << 20) == "stored"

@@ -29,7 +29,7 @@ from cachelayer import (
 )
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
-from cachelayer.support.json_values import sealed
+from cachelayer.support.json_values import sealed, unsealed
 from cachelayer.versions.log import Log
 from cachelayer.versions.publish import lost_files
 from cachelayer.versions.snapshot import Deletion, Snapshot, Superseded, VersionInfo, base_of, chain_of
@@ -186,7 +186,23 @@ def test_the_head_is_found_whatever_the_hint_says_and_few_other_entries_are_read
             assert Log(LocalStore(tmp_path / "d")).head().sequence == 12
     hint.unlink()
     assert tag(Log(LocalStore(tmp_path / "d")), "next") == 13
-    assert hint.read_bytes() == sealed({"sequence": 13})
+    assert unsealed(hint.read_bytes())["sequence"] == 13
+
+
+def test_a_head_of_very_many_versions_is_read_from_two_entries(tmp_path: Path) -> None:
+    log = Log(LocalStore(tmp_path / "d"))
+    infos = {f"day-{number:04}": replace(INFO, version=f"day-{number:04}") for number in range(1000)}
+    for number in range(1, 1001):
+        log.change(lambda head, to=number: replace(head, versions=dict(list(infos.items())[:to])))
+    assert len(chain_of(1000)) == 6
+    for number in chain_of(1000)[:-1]:
+        (tmp_path / "d" / paths.log_entry(number)).unlink()
+    assert list(Log(LocalStore(tmp_path / "d")).head().versions) == list(infos)
+    # A copy that does not match its checksum is none.
+    hint = tmp_path / "d" / paths.LOG_HEAD
+    hint.write_bytes(hint.read_bytes().replace(b"day-0001", b"day-XXXX"))
+    with pytest.raises(CorruptionError, match="missing"):
+        Log(LocalStore(tmp_path / "d")).head()
 
 
 class WithoutHints(LocalStore):
