@@ -260,7 +260,7 @@ def _publish(
     with revoked_if_absent(target.parts, request.name, built.files):
         manifest = extension.finish(built, _provenance(plan, result), target, plan.options)
     try:
-        new = NewVersion(request.version, manifest, change, manifest.provenance["time"], target.indices)
+        new = NewVersion(request.version, manifest, change, manifest.provenance["time"], target.known)
         relies_on = [
             *map(Reliance, plan.source.versions),
             *([] if base is None else [Reliance(base, shares_files=True)]),

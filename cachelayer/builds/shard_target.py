@@ -46,8 +46,9 @@ class ShardTarget:
     """The room on the disk of the working folder: whoever writes there takes it first."""
     copies: CopyGroup | None
     """Keeps local copies of the shards; None for none."""
-    indices: dict[str, bytes] = field(default_factory=dict)
-    """The indices of shards that were put into a bucket, unless they are too large to be put beside a manifest."""
+    known: dict[str, bytes] = field(default_factory=dict)
+    """The indices of the shards that were put into a bucket, by the names of the shards. An index is empty if all are too
+    large to be put beside a manifest."""
 
     def for_parts(self) -> ShardTarget:
         """Return the destination of the shards that are built."""
@@ -68,9 +69,12 @@ class ShardTarget:
         """Finish a shard and move its files into the store. Several threads may call this at the same time."""
         shard = ShardFile(writer.finish(), self.generation)
         files = {writer.path.with_suffix(Path(blob.name).suffix): blob for blob in shard.blobs}
-        if not self.is_local and shard.stats.index_nbytes + sum(map(len, self.indices.values())) <= INDICES_NBYTES:
-            self.indices[paths.index_of(shard.name)] = writer.index_path.read_bytes()
+        index = b""
+        if shard.stats.index_nbytes + sum(map(len, self.known.values())) <= INDICES_NBYTES:
+            index = writer.index_path.read_bytes()
         put_files(self.dataset, files)
+        if not self.is_local:
+            self.known[shard.name] = index
         stats = shard.stats
         _log.debug(
             "%(object)s: put, %(records)d records in %(nbytes)d bytes",

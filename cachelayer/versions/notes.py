@@ -87,8 +87,8 @@ class PartResult:
 class Notes:
     """The notes of all builds of a version that have the same plan.
 
-    ``times`` is a hash of the times of the source's files, which builds of one plan need not share. If it ``has_shards``
-    of the parts, these are beside the notes: no version will name them.
+    ``times`` is a hash of the times of the source's files, which builds of one plan need not share. If no version will
+    name the shards of the parts, these are beside the notes, which ``has_shards`` says.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ from typing import Any
 
 from cachelayer.errors import AlreadyExistsError, BuildRevokedError, CorruptionError, VersionNotFoundError
 from cachelayer.objects import paths
-from cachelayer.objects.store import Store
+from cachelayer.objects.store import Buffer, Store
 from cachelayer.versions.blobs import missing
 from cachelayer.versions.column_file import ColumnFile
 from cachelayer.versions.log import Log
@@ -35,8 +35,8 @@ class NewVersion:
     """What the log says about the change."""
     time: str
     """When it is published, in ISO 8601, UTC."""
-    indices: Mapping[str, bytes] = field(default_factory=dict)
-    """The indices of shards that the builder still has, by the names of their objects."""
+    known: Mapping[str, bytes] = field(default_factory=dict)
+    """The indices of shards that the builder itself has put, by the names of the shards; empty if they are too large."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def publish(
     base = next((each.version for each in relies_on if each.shares_files), None)
     shared = set() if base is None else {file.file for file in base.manifest.files}
     files = [file.file for file in manifest.files]
-    own_files = [file for file in manifest.files if file.file not in shared]
+    own_files = [file for file in manifest.files if file.file not in shared and file.name not in new.known]
     name = f"{log.folder.name}@{new.name}"
     _refuse_if_absent(log.folder, name, own_files)
     raw = manifest.encode()
@@ -70,7 +70,7 @@ def publish(
         """Put the manifest once for each generation, which its name ends with."""
         version = StoredVersion.with_manifest(log.folder, info_of(new, raw, generation), manifest)
         with revoked_if_absent(log.folder, name, own_files):
-            put_manifest(version, raw, base, new.indices)
+            put_manifest(version, raw, base, new.known)
         return version
 
     def decide(head: Snapshot) -> Snapshot:
@@ -181,7 +181,7 @@ def put_indices(
     """Put the indices of all shards of a version as one object, if the version is to have such an object.
 
     Those of its first shards are read from the object of a base, if that has the same: this is one request. Those that
-    are known, by the names of their objects, are not read.
+    are known, by the names of the shards, are not read.
     """
     if version.indices is None:
         return
@@ -192,12 +192,11 @@ def put_indices(
         if base.manifest.shards.has_indices(raw):
             indices = raw
             shards = shards[len(base.manifest.shards) :]
-    known = known or {}
-    ranges = [(paths.index_of(shard.name), 0, shard.stats.index_nbytes) for shard in shards]
-    unread = [each for each in ranges if each[0] not in known]
-    read = dict(zip([name for name, _, _ in unread], version.folder.read_ranges(unread), strict=True))
-    all_known = {**known, **read}
-    version.folder.put(version.indices, b"".join([indices, *(all_known[name] for name, _, _ in ranges)]))
+    by_shard: dict[str, Buffer] = {name: index for name, index in (known or {}).items() if index}
+    unread = [shard for shard in shards if shard.name not in by_shard]
+    ranges = [(paths.index_of(shard.name), 0, shard.stats.index_nbytes) for shard in unread]
+    by_shard |= zip([shard.name for shard in unread], version.folder.read_ranges(ranges), strict=True)
+    version.folder.put(version.indices, b"".join([indices, *(by_shard[shard.name] for shard in shards)]))
 
 
 def refuse_if_taken(log: Log, version: str) -> None:
