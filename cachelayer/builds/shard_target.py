@@ -47,7 +47,7 @@ class ShardTarget:
     copies: CopyGroup | None
     """Keeps local copies of the shards; None for none."""
     known: dict[str, bytes] = field(default_factory=dict)
-    """The indices of the shards that were put into a bucket, by the names of the shards. An index is empty if all are too
+    """The indices of the shards that were put into a bucket, by the names of the shards. They are empty if all are too
     large to be put beside a manifest."""
 
     def for_parts(self) -> ShardTarget:

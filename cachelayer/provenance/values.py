@@ -458,15 +458,16 @@ def crc32c(data: bytes | np.ndarray[Any, Any], before: int = 0) -> int:
 
 def _is_plain(value: Any, kind: type) -> bool:
     """Return whether a container holds nothing but numbers and short texts, so that it is hashed as it is."""
-    if not {*map(type, islice(value.values() if kind is dict else value, 8))} <= _PLAIN:
+    items = value.values() if kind is dict else value
+    if not {*map(type, islice(items, 8))} <= _PLAIN:
         return False
     if kind is dict:
-        return _is_plain([*value.values(), *value], list)
-    kinds = set(map(type, value))
+        items = [*items, *value]
+    kinds = set(map(type, items))
     if not kinds <= _PLAIN:
         return False
     has_texts = str in kinds or bytes in kinds
-    return not has_texts or sum([len(item) for item in value if type(item) in _TEXTS]) <= _MOST_PLAIN_TEXT
+    return not has_texts or sum([len(item) for item in items if type(item) in _TEXTS]) <= _MOST_PLAIN_TEXT
 
 
 def _encoded(text: Any) -> bytes:

@@ -36,7 +36,7 @@ class NewVersion:
     time: str
     """When it is published, in ISO 8601, UTC."""
     known: Mapping[str, bytes] = field(default_factory=dict)
-    """The indices of shards that the builder itself has put, by the names of the shards; empty if they are too large."""
+    """The indices of shards that the builder itself has put, by the names of the shards; empty if too large."""
 
 
 @dataclass(frozen=True)
