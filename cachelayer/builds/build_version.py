@@ -172,11 +172,7 @@ def _build_in_turn(request: BuildRequest, plan: BuildPlan | None, *, waits: bool
 
 
 def _build_alone(plan: BuildPlan, head: Snapshot, progress: Progress) -> StoredVersion:
-    """Build all of the version in this process and those that it starts, and publish it.
-
-    Args:
-        head: the head of the log, read while this process held the lease.
-    """
+    """Build all of the version in this process and those that it starts, from a head of the log on, and publish it."""
     progress.total = plan.length
     notes = plan.notes if plan.has_notes or plan.is_put_again else None
     noting = notes if plan.has_notes else None

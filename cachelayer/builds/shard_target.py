@@ -69,12 +69,11 @@ class ShardTarget:
         """Finish a shard and move its files into the store. Several threads may call this at the same time."""
         shard = ShardFile(writer.finish(), self.generation)
         files = {writer.path.with_suffix(Path(blob.name).suffix): blob for blob in shard.blobs}
-        index = b""
-        if shard.stats.index_nbytes + sum(map(len, self.known.values())) <= INDICES_NBYTES:
-            index = writer.index_path.read_bytes()
+        index = b"" if self.is_local else writer.index_path.read_bytes()
         put_files(self.dataset, files)
         if not self.is_local:
-            self.known[shard.name] = index
+            has_room = len(index) + sum(map(len, [*self.known.values()])) <= INDICES_NBYTES
+            self.known[shard.name] = index if has_room else b""
         stats = shard.stats
         _log.debug(
             "%(object)s: put, %(records)d records in %(nbytes)d bytes",

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -138,6 +139,9 @@ class FileSystem:
         stat = self.stat_of(self._ask("look up", path, partial(self._run, self._client.info, path, seconds=seconds)))
         if stat is None:
             raise FileNotFoundError(path)
+        if self._kind == "memory":
+            # To read it costs no request.
+            return replace(stat, crc32c=google_crc32c.value(self._fs.store[path].getvalue()))
         return stat
 
     def stat_of(self, info: Mapping[str, Any]) -> Stat | None:
@@ -145,13 +149,8 @@ class FileSystem:
         if info["type"] != "file":
             return None
         written = next((info[name] for name in _WRITTEN if info.get(name) is not None), math.nan)
-        crc32c = None
-        if self._kind == "memory":
-            # To read it costs no request.
-            crc32c = google_crc32c.value(self._fs.store[info["name"]].getvalue())
-        elif "crc32c" in info:
-            # Only Google sends it.
-            crc32c = int.from_bytes(b64decode(info["crc32c"]), "big")
+        # Only Google sends it.
+        crc32c = int.from_bytes(b64decode(info["crc32c"]), "big") if "crc32c" in info else None
         sent = (info.get("metadata") or {}).get(_SENT, "")
         return Stat(
             nbytes=int(info["size"]),

@@ -10,6 +10,7 @@ from cachelayer.builds.build_version import ALLOW_EMPTY
 from cachelayer.datasets.dataset_view import DatasetView
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.versions.derive import derive
+from cachelayer.versions.log import Log
 from cachelayer.versions.stored_version import StoredVersion
 from cachelayer.views.dataref import DataRef
 from cachelayer.views.view import View
@@ -28,8 +29,10 @@ class Choice:
             raise InvalidArgumentError("pass keep=, the records to keep, or exclude=, those to leave out")
 
 
-def derive_version(base: DataRef[Any], version: str, choice: Choice, annotations: Mapping[str, Any]) -> StoredVersion:
-    """Publish a version with some of the records of a base."""
+def derive_version(
+    log: Log, base: DataRef[Any], version: str, choice: Choice, annotations: Mapping[str, Any]
+) -> StoredVersion:
+    """Publish a version with some of the records of a base, which was looked up in the log."""
     view = _view_to_keep(base, choice.keep)
     selection = view.selection
     if choice.exclude is not None:
@@ -43,7 +46,7 @@ def derive_version(base: DataRef[Any], version: str, choice: Choice, annotations
             f"{ALLOW_EMPTY}"
         )
     where = [] if view.name is None else view.name.conditions
-    return derive(base._base.version, version, selection, annotations, where)
+    return derive(log, base._base.version, version, selection, annotations, where)
 
 
 def _view_to_keep(base: DataRef[Any], keep: Any) -> DatasetView:

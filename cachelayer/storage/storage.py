@@ -526,7 +526,9 @@ class Storage:
         reference, name, _ = self._base_and_new(dataset_id, base, new)
         choice = Choice(keep, exclude, boolean("allow_empty", allow_empty))
         said = checked_annotations(description, metadata)
-        return self._catalog.open(derive_version(self._fetch(reference), name, choice, said))
+        log = Log(self._catalog.dataset(reference.dataset_id))
+        made_from = self._catalog.open(self._catalog.resolve(reference, log))
+        return self._catalog.open(derive_version(log, made_from, name, choice, said))
 
     def rewrite(
         self,
@@ -704,7 +706,7 @@ class Storage:
     def builds(self, dataset_id: str | DataRef[Any]) -> list[UnpublishedBuild]:
         """Return the builds of a dataset that are running or were interrupted, the oldest first.
 
-        This neither waits nor writes, so it may not know whether a build still runs.
+        This waits for nothing and leaves nothing, so it may not know whether a build still runs.
 
         Raises:
             DatasetNotFoundError: if there is no such dataset, and no build of it.
@@ -721,10 +723,10 @@ class Storage:
         """
         from cachelayer.versions.unpublished import unpublished
 
-        named = self._dataset(dataset_id)
-        builds = unpublished(self._catalog.dataset(named))
+        log = Log(self._catalog.dataset(self._dataset(dataset_id)))
+        builds = unpublished(log)
         if not builds:
-            self._catalog.snapshot(named)
+            self._catalog.head(log)
         return builds
 
     def _dataset(self, named: str | DataRef[Any]) -> str:

@@ -21,6 +21,7 @@ from cachelayer.versions.stored_version import StoredVersion
 
 
 def derive(
+    log: Log,
     base: StoredVersion,
     version: str,
     selection: Selection,
@@ -31,7 +32,6 @@ def derive(
 
     The selection has numbers in the shards of the base. The metadata of the annotations update those of the base.
     """
-    log = Log(base.folder)
     refuse_if_taken(log, version)
     provenance = {
         **annotations,

@@ -159,12 +159,13 @@ def list_objects(dataset: Store) -> dict[str, dict[str, Stat | None]]:
                 listing.setdefault(file, {})[name] = stat
             elif name.endswith(".tmp"):
                 listing[name] = {name: stat}
-    if paths.BUILDS in folders:
-        listing |= _objects_of_builds(dataset)
     if paths.PLANS in folders:
         listing |= {folder: _facts(dataset, folder) for folder in _facts(dataset, paths.PLANS)}
     if paths.WORKING in folders and is_local:
         listing |= {folder: {folder: None, **_facts(dataset, folder)} for folder in _facts(dataset, paths.WORKING)}
+    if paths.BUILDS in folders:
+        # Last, because the beats of leases tell who is at work now.
+        listing |= _objects_of_builds(dataset)
     return {name: objects for name, objects in listing.items() if objects}
 
 
@@ -182,7 +183,10 @@ def _objects_of_builds(dataset: Store) -> dict[str, dict[str, Stat | None]]:
         for name, stat_of_lease in _facts(dataset, version).items():
             last = name.rpartition("/")[2]
             if PLAN_HASH.fullmatch(last):
-                objects[name] = _facts(dataset, name)
+                notes = _facts(dataset, name)
+                # Shards beside notes are in a folder.
+                shards = _facts(dataset, f"{name}/{paths.SHARDS}") if f"{name}/{paths.SHARDS}" in notes else {}
+                objects[name] = {each: stat for each, stat in {**notes, **shards}.items() if stat is not None}
             # Beside a lease that was being taken there is a link to it, ".<claim>.<token>.tmp".
             elif CLAIM in last.split("."):
                 objects[name] = {name: stat_of_lease}

@@ -299,11 +299,7 @@ def leases_in(folder: Store, names: Iterable[str] | None = None) -> dict[str, Le
 
 
 def has_running_build(dataset: Store, age: Callable[[str], float], names: Iterable[str] | None = None) -> bool:
-    """Return whether a version of a dataset may be under construction, given the ages of its objects.
-
-    Args:
-        names: the objects of all builds; None to list them.
-    """
+    """Return whether a version may be under construction, given the ages of objects, and perhaps the names of all."""
     if names is None:
         folders = map(paths.builds, dataset.names(paths.BUILDS))
         names = [f"{folder}/{name}" for folder in folders for name in dataset.names(folder)]

@@ -57,7 +57,7 @@ def begun_datasets(store: Store, published: Collection[str]) -> dict[str, list[U
         if not paths.is_dataset_id(name) or name in published:
             continue
         try:
-            builds = unpublished(store.folder(name))
+            builds = unpublished(Log(store.folder(name)))
         except StorageError as error:
             warn(f"{name} cannot be read: {error}", logger="log")
             continue
@@ -66,9 +66,10 @@ def begun_datasets(store: Store, published: Collection[str]) -> dict[str, list[U
     return begun
 
 
-def unpublished(folder: Store) -> list[UnpublishedBuild]:
+def unpublished(log: Log) -> list[UnpublishedBuild]:
     """Return the builds of a dataset whose versions are not published. This waits for nothing, and leaves nothing."""
-    versions = Log(folder).head().versions
+    folder = log.folder
+    versions = log.head().versions
     now = clock_of(folder, only_shown=True)
     unpublished_builds = []
     for version in folder.names(paths.BUILDS):

@@ -122,6 +122,14 @@ def test_what_is_added_leaves_nothing_that_no_version_names(storage: Storage, re
     assert storage.verify("d@v2").ok
 
 
+def test_rows_that_a_killed_builder_left_go_after_the_grace(storage: Storage, ref: Any) -> None:
+    left = f"{paths.builds('v2')}/{'0' * 32}/{paths.SHARDS}/{'1' * 32}-0.array_record"
+    storage._store.folder("d").put(left, b"rows")
+    assert storage.gc() == []
+    assert [each.reason for each in storage.gc(grace=0)] == ["the build was interrupted"]
+    assert storage._store.folder("d").read(left) is None
+
+
 def test_no_shard_is_copied_and_fixed_columns_are_one_array(local: Storage) -> None:
     diff = local.diff("d@v1", "d@v2")
     assert (diff.only_one.count, diff.only_other.count, diff.same_data) == (0, 0, False)
