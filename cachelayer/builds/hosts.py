@@ -76,7 +76,7 @@ class Team:
     def join(self) -> None:
         """Say what is finished; raise if a living host builds something else under the name of the version."""
         notes = self._plan.notes
-        others = [name for name in self._leases.names(HOST) if name != self._lease.name]
+        others = [name for name in self._leases.beating(HOST) if name != self._lease.name]
         same = [name for name in others if notes.folder.name in name]
         for name in others:
             if name not in same and self._leases.is_alive(name):
@@ -150,7 +150,7 @@ class Team:
 
     def _held_by(self, hosts: Collection[int], leases: Sequence[str]) -> list[Lease]:
         """Return the leases of some hosts that are at work, of those with these names."""
-        return list(self._leases.holders([name for name in leases if host_of(name) in hosts]).values())
+        return self._leases.holders([name for name in leases if host_of(name) in hosts])
 
     def _still_missing(self, part_numbers: Sequence[int]) -> Iterator[int]:
         """Yield the numbers of parts when they are about to be built, unless another host has built them meanwhile."""

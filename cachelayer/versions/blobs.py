@@ -64,11 +64,10 @@ def put_files(store: Store, files: Mapping[Path, Blob]) -> None:
     As the last is put last, it is asked for first: without it, nobody has put all of them. A blob whose checksum the
     store does not know is put again: to compare it would take a download.
     """
-    facts = {blob: store.stat(blob.name) for blob in [*files.values()][-1:]}
-    if None in facts.values():
-        facts = dict.fromkeys(files.values())
+    *_, last = files.values()
+    is_new = store.stat(last.name) is None
     for path, blob in files.items():
-        stat = facts[blob] if blob in facts else store.stat(blob.name)
+        stat = None if is_new else store.stat(blob.name)
         if stat is None or not _is_as_sent(stat, blob):
             store.put_file(path, blob)
 

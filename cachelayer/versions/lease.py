@@ -277,14 +277,10 @@ class Leases:
                     names.append(name)
         return names
 
-    def holders(self, names: Sequence[str]) -> dict[str, Lease]:
-        """Return the leases, by their names, of the processes that may be at work."""
+    def holders(self, names: Sequence[str]) -> list[Lease]:
+        """Return the leases with these names of the processes that may be at work."""
         with Pool(_THREADS, "cachelayer-leases") as threads:
-            leases = zip(names, threads.map(self.holder, names), strict=True)
-            return {name: lease for name, lease in leases if lease is not None}
-
-    def names(self, prefix: str) -> list[str]:
-        return [name for name in self._folder.names("") if name.startswith(prefix) and name.endswith(CLAIM)]
+            return [lease for lease in threads.map(self.holder, names) if lease is not None]
 
     def pause(self) -> None:
         """Wait before looking again."""
