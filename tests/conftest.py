@@ -1,7 +1,5 @@
 """Object stores that run for the whole session, and the same environment for every test."""
 
-from __future__ import annotations
-
 import compileall
 import gc
 import importlib

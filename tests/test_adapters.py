@@ -1,7 +1,5 @@
 """What holds for every adapter, asked of one process in which no framework can be imported."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """A keyword that a call does not have is refused with those that it has."""
 
-from __future__ import annotations
-
 import inspect
 from functools import partial
 from typing import Any

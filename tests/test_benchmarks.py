@@ -1,7 +1,5 @@
 """Each comparison with others runs, both sides give the same, and the page shows what it printed."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import subprocess

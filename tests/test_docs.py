@@ -1,7 +1,5 @@
 """The pages show what happens: their code is run, and none is left out."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Public classes, functions and methods have examples in their docstrings, which run and print what stands there."""
 
-from __future__ import annotations
-
 import doctest
 import os
 import subprocess

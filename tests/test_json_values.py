@@ -1,7 +1,5 @@
 """Stored JSON, whoever wrote it: decoded whole and checked, or refused with an error of ours."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Memory of batches is used again when no array uses it any more, and never before."""
 
-from __future__ import annotations
-
 import gc
 import os
 import threading

@@ -1,7 +1,5 @@
 """Locks, and values that are found once, in threads, forked children and pickles."""
 
-from __future__ import annotations
-
 import pickle
 import sys
 import threading

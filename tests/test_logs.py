@@ -1,7 +1,5 @@
 """What the log says, to whom, and that it never shows a credential."""
 
-from __future__ import annotations
-
 import logging
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What a notebook shows, in a real kernel."""
 
-from __future__ import annotations
-
 import os
 import sys
 import warnings

@@ -1,7 +1,5 @@
 """A version is one text, "id@version", or a DataRef, and the first argument of every call."""
 
-from __future__ import annotations
-
 import inspect
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Signs of life: a bar where somebody looks, lines by the clock in logs, and no cost to the work."""
 
-from __future__ import annotations
-
 import io
 import subprocess
 import sys

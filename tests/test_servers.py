@@ -1,7 +1,5 @@
 """The object stores that other tests stand on do what they say."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

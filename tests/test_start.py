@@ -4,8 +4,6 @@ A module that such a process does not need is imported in the functions that nee
 imported, and for most of its functions, stands at its top.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Processes and threads that the system starts otherwise, or does not start."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

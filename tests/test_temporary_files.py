@@ -1,7 +1,5 @@
 """What needs temporary files says what to do where there is no place for them, or does without."""
 
-from __future__ import annotations
-
 import tempfile
 import uuid
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The public suites of tests pass for a store, a source and an engine of another package, and catch broken ones."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

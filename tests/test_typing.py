@@ -1,7 +1,5 @@
 """What a type checker knows, asked of a real one."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Warnings point at the user's own line."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path

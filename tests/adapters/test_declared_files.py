@@ -1,7 +1,5 @@
 """Bytes, and the names of files, are images if they are declared so, whatever source they come from."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Callable

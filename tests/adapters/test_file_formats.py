@@ -1,7 +1,5 @@
 """What every format of files keeps, wherever they lie: missing, cut short, or changed while they are read."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io

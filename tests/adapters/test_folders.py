@@ -1,7 +1,5 @@
 """Folders of files, and numpy's own files, as sources; and which files folders and patterns name."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from itertools import count

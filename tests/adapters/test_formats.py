@@ -1,7 +1,5 @@
 """The recipes for other formats do what their page shows."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

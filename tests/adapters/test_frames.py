@@ -1,7 +1,5 @@
 """Frames of pandas and Polars, and what only they or Arrow's tables have: in and out, unchanged or refused by name."""
 
-from __future__ import annotations
-
 import datetime as dt
 import random
 import subprocess

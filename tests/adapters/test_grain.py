@@ -1,7 +1,5 @@
 """Grain itself over refs and streams: threads, processes, states."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

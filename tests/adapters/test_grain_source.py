@@ -1,7 +1,5 @@
 """Grain's datasets as sources."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Hugging Face datasets in and out, against the package itself."""
 
-from __future__ import annotations
-
 import datetime as dt
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """JAX, whose tests run in processes of their own; those over several processes are in test_train.py."""
 
-from __future__ import annotations
-
 import pytest
 from jax_process import assert_tests_pass
 

@@ -1,7 +1,5 @@
 """Keras in and out: what is put in comes back, and a real ``fit`` sees the epochs of a stream."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import os

@@ -1,7 +1,5 @@
 """Paths as sources: their names tell which adapter reads them; what cannot be read says what to do."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from pathlib import Path

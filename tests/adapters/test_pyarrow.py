@@ -1,7 +1,5 @@
 """Tables, datasets and files of pyarrow as sources."""
 
-from __future__ import annotations
-
 import datetime as dt
 import io
 import warnings

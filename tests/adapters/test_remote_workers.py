@@ -1,7 +1,5 @@
 """Worker processes that read from an object store: every record; in blocks, by a request for a block."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The same values have the same spec, wherever they come from, and come back alike."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Adapters that are passed a stream instead of records, or the other way round."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """tf.data in and out, against TensorFlow itself."""
 
-from __future__ import annotations
-
 import itertools
 import warnings
 from collections import namedtuple

@@ -1,7 +1,5 @@
 """CSV and JSON lines as sources: values keep their types and all of their digits, or are refused with the record."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """TFDS itself: builders that the tests make, and the data sources of their splits."""
 
-from __future__ import annotations
-
 import io
 import re
 import warnings

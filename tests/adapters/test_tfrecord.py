@@ -1,7 +1,5 @@
 """TFRecord files as sources, against TensorFlow's own parsing."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 from typing import Any

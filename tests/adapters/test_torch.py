@@ -1,7 +1,5 @@
 """PyTorch in and out, against PyTorch and torchdata themselves."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import json

@@ -1,7 +1,5 @@
 """The data loader for torchtitan, against its base class and torch's distributed checkpoints."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import dataclass, field

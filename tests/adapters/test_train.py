@@ -1,7 +1,5 @@
 """Training on several JAX processes: killed, and resumed on another number of them."""
 
-from __future__ import annotations
-
 import json
 import socket
 from collections.abc import Iterator

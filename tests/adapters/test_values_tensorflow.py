@@ -1,7 +1,5 @@
 """Values that cross tf.data and Keras."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """WebDataset tar files as sources, written by webdataset itself."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io

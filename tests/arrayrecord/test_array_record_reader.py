@@ -1,7 +1,5 @@
 """Shards are ordinary ArrayRecord files: the stock readers read them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import grain

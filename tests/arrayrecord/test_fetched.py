@@ -1,7 +1,5 @@
 """Records that were fetched together: which bytes of replies they keep, and how they are read out of many buffers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Files are flushed to disk while they are written, and no failure to flush them is lost."""
 
-from __future__ import annotations
-
 import errno
 import os
 import resource

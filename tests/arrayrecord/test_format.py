@@ -1,7 +1,5 @@
 """The format on disk is the one of docs/format.md, and cannot change unnoticed."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

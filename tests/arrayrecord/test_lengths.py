@@ -1,7 +1,5 @@
 """Files of lengths: what they say is what lists of the same lengths say, and no byte of them is believed unchecked."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from typing import Any

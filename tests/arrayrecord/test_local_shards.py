@@ -1,7 +1,5 @@
 """Shards in memory: nothing is read outside of them, whatever files say, and any number of them can be open."""
 
-from __future__ import annotations
-
 import resource
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """ArrayRecord files in object stores: the same records as on local disk, by the ranges that they take."""
 
-from __future__ import annotations
-
 import pickle
 import uuid
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Records that are not in memory are announced to the kernel, those that are cost nothing."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 import time

@@ -1,7 +1,5 @@
 """Records of every size, wherever they fall between block headers and shards, compressed or not."""
 
-from __future__ import annotations
-
 import mmap
 import resource
 from pathlib import Path

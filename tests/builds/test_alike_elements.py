@@ -1,7 +1,5 @@
 """Elements that are kept row by row are stored, or refused, exactly as they are if each is copied by itself."""
 
-from __future__ import annotations
-
 from collections import OrderedDict, UserDict, namedtuple
 from collections.abc import Callable, Iterator
 from functools import partial

@@ -1,7 +1,5 @@
 """Columns as sources: arrays, dicts and tuples of them, and lists that are none."""
 
-from __future__ import annotations
-
 from collections import UserDict, namedtuple
 from typing import Any
 

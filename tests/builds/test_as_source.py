@@ -1,7 +1,5 @@
 """What is taken as a source, with which options, and what is made of one without records."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

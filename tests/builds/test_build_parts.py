@@ -1,7 +1,5 @@
 """Builds in parts: the same version, whoever builds them."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import os

@@ -1,7 +1,5 @@
 """Shards of a build: where they are cut, what is held of them in memory, and what becomes of a failure."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tracemalloc

@@ -1,7 +1,5 @@
 """Publishing in object stores: one winner, whole, or a clear error and nothing published."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """Processes that a build starts never begin or await one: modules that build when they are imported, and sources."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A build that is killed at any moment leaves either a whole version or none."""
 
-from __future__ import annotations
-
 import os
 import signal
 import tempfile

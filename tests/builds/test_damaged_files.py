@@ -1,7 +1,5 @@
 """Images and sounds that are cut, empty or of another kind are found when they come in, not in mid-epoch."""
 
-from __future__ import annotations
-
 import io
 import tarfile
 from collections.abc import Callable

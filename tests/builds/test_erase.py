@@ -1,7 +1,5 @@
 """Storage.erase: records go from every version that has them, in one entry of the log, and nothing else changes."""
 
-from __future__ import annotations
-
 import warnings
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Lists of files that are read from their beginnings alone: each file is a part of the build."""
 
-from __future__ import annotations
-
 import io
 import re
 import struct

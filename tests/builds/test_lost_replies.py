@@ -1,7 +1,5 @@
 """A write loses its reply, anywhere in a build, while others use what was published: nothing of theirs goes."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from contextlib import suppress

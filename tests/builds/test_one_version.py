@@ -1,7 +1,5 @@
 """A list of records of any sizes is one version, however many build it, also if they are killed on the way."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """A declared spec that lacks keys of the first element is completed from it, before the build is decided."""
 
-from __future__ import annotations
-
 from collections import namedtuple
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is known of sources of every kind, typed in anywhere."""
 
-from __future__ import annotations
-
 import enum
 import functools
 from collections import namedtuple

@@ -1,7 +1,5 @@
 """Our own refs, views and streams as sources: the copy has their spec and their records."""
 
-from __future__ import annotations
-
 import io
 from collections import namedtuple
 from collections.abc import Callable

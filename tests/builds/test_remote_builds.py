@@ -1,7 +1,5 @@
 """Building in object stores by many processes, some of which die or stop on the way."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed

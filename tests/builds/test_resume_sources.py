@@ -1,7 +1,5 @@
 """Builds from datasets, files and loaders go on without what was made of them before."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Sources of elements that come one by one: they are held to their length, and nothing but their end ends them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 

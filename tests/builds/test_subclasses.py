@@ -1,7 +1,5 @@
 """Instances of subclasses of Python's own types are stored as the value that they are, or refused, from any source."""
 
-from __future__ import annotations
-
 import enum
 from collections import OrderedDict
 from collections.abc import Callable

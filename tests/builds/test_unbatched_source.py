@@ -1,7 +1,5 @@
 """Batches that are taken apart: encoded at once if their leaves are arrays and Ragged, with the bytes of elements."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

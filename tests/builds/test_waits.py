@@ -1,7 +1,5 @@
 """Builds of one version at once: one builds, and the others wait for it and say so."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

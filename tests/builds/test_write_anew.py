@@ -1,7 +1,5 @@
 """Shards that are written anew with some records left empty."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`build` and `import`: versions from a function or from files, and what is said where that cannot be."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

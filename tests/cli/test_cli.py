@@ -1,7 +1,5 @@
 """What all commands of the command line have in common."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

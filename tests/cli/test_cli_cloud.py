@@ -1,7 +1,5 @@
 """The command line on object stores: one flow through every command on each server."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Commands on versions that are there: listed, shown, tagged, compared, copied, deleted; on local disk."""
 
-from __future__ import annotations
-
 import threading
 import uuid
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The page on the command line shows what the commands print."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import sys

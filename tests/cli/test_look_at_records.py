@@ -1,7 +1,5 @@
 """``head``, ``sample`` and ``stats``, for people and for scripts."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections import namedtuple

@@ -1,7 +1,5 @@
 """Our data source and array_record's, over the same files: the same records."""
 
-from __future__ import annotations
-
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass

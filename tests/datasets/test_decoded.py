@@ -1,7 +1,5 @@
 """Images that are decoded to one size."""
 
-from __future__ import annotations
-
 import io
 import pickle
 from collections.abc import Callable

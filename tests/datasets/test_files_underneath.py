@@ -1,7 +1,5 @@
 """Files that are replaced or removed under a reader: the old data or a clear error, never wrong bytes."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 Bytes and requests are counted, between a real server and processes that read.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

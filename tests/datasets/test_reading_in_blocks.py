@@ -1,7 +1,5 @@
 """Reading an order in blocks from object stores: few requests, few bytes, bounded memory, and every record right."""
 
-from __future__ import annotations
-
 import gc
 import json
 import subprocess

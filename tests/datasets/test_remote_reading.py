@@ -1,7 +1,5 @@
 """Reading from object stores: by ranges at once, from local copies as they come, whatever happens to either."""
 
-from __future__ import annotations
-
 import json
 import re
 import resource

@@ -1,7 +1,5 @@
 """Many hosts that start at once: each opens a version and reads its first batch with few requests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

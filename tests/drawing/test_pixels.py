@@ -1,7 +1,5 @@
 """Arrays as pictures."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

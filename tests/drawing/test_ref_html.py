@@ -1,7 +1,5 @@
 """The table that notebooks show of a version."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Engines that run here: processes, and Beam's runner in this process. Ray has a file of its own."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Arrays reach the processes of this host as they are, and those in files without a copy."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

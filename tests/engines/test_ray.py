@@ -1,7 +1,5 @@
 """The engine on a real Ray cluster of several nodes, one of which goes away."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

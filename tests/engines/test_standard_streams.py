@@ -1,7 +1,5 @@
 """A program without standard streams, such as a service, builds, warns and logs like any other."""
 
-from __future__ import annotations
-
 import shlex
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Credentials: in no pickle, no repr, no error; children that are started get them."""
 
-from __future__ import annotations
-
 import copy
 import json
 import logging

@@ -1,7 +1,5 @@
 """What every store of objects promises: on disk, in memory, in S3, GCS and Azure."""
 
-from __future__ import annotations
-
 import uuid
 from pathlib import Path
 

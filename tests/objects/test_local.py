@@ -1,7 +1,5 @@
 """Objects as files: whole or absent, put by exactly one."""
 
-from __future__ import annotations
-
 import errno
 import os
 import resource

@@ -1,7 +1,5 @@
 """Local copies of objects: whole or not there, made once, never more than fit, never taken from who uses them."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Which store a URL names, and which are refused."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import sys

@@ -1,7 +1,5 @@
 """Requests to stores: ranges are joined and cut without losing a byte, and failures say who is asked again."""
 
-from __future__ import annotations
-
 import itertools
 import os
 

@@ -1,7 +1,5 @@
 """What becomes of requests to object stores when replies are lost, cut, late or errors: right bytes, or an error."""
 
-from __future__ import annotations
-
 import os
 import random
 import threading

@@ -1,7 +1,5 @@
 """Two clients of one store, one of which may die at any step, against a plain model."""
 
-from __future__ import annotations
-
 import threading
 import uuid
 import warnings

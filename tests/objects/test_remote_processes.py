@@ -1,7 +1,5 @@
 """Object stores in forked and spawned processes, and at their end."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

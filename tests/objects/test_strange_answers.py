@@ -1,7 +1,5 @@
 """Answers that no healthy store gives: of caches on the way, of hosts that are no store, of token servers."""
 
-from __future__ import annotations
-
 import json
 import os
 import ssl

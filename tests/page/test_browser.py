@@ -1,7 +1,5 @@
 """The page in Chromium."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

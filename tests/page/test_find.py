@@ -1,7 +1,5 @@
 """From a bar of a chart to the records behind it, and conditions that users write."""
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Callable

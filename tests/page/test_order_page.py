@@ -1,7 +1,5 @@
 """The page of the order: the records of a step, sorted so that what is alike stands together, and states."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

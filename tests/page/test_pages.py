@@ -1,7 +1,5 @@
 """What the pages show, also of data that strangers made."""
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The server of the page: who may ask it for what, and the command that starts it."""
 
-from __future__ import annotations
-
 import re
 import signal
 import socket

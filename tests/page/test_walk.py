@@ -1,7 +1,5 @@
 """The walk that docs/view.md describes, and the pictures of it: ``pytest tests/page/test_walk.py --screenshots``."""
 
-from __future__ import annotations
-
 import getpass
 import socket
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What an account tells apart, and what it does not: pairs of programs, each looked at by processes of their own."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

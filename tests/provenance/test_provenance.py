@@ -1,7 +1,5 @@
 """What is recorded of a call and of a build, and compared."""
 
-from __future__ import annotations
-
 import functools
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Which code a function is, and which of it changed."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import json

@@ -1,7 +1,5 @@
 """Elements to records and back, by elements and by batches."""
 
-from __future__ import annotations
-
 from collections import OrderedDict, namedtuple
 from itertools import permutations
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Images and sounds decode to the same values and raise the same errors however many threads share them."""
 
-from __future__ import annotations
-
 import signal
 import struct
 import threading

@@ -1,7 +1,5 @@
 """Ranges are copied out of many buffers, or nothing is: the compiled functions and those in numpy, against a model."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType

@@ -1,7 +1,5 @@
 """Specs from elements, and from what users write for one."""
 
-from __future__ import annotations
-
 from collections import namedtuple
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Pixels that are values: numbers of classes, instances and depths are kept as they are, or refused."""
 
-from __future__ import annotations
-
 import io
 import tarfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Images and sounds: bytes in the cache, arrays for readers."""
 
-from __future__ import annotations
-
 import io
 import json
 import pickle

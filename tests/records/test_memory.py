@@ -1,7 +1,5 @@
 """Moving many byte ranges at once, against the plainest loops."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st

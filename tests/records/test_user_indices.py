@@ -1,7 +1,5 @@
 """What users hand in as record numbers: one rule for every call that takes them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Videos: the bytes of their files in the cache, frames for readers, and only the bytes of these from a bucket."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import re

@@ -1,7 +1,5 @@
 """Batches from buckets: padded to the bound of their bucket, elastic, resumable, and clear about what they refuse."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

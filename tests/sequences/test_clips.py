@@ -1,7 +1,5 @@
 """Clips of videos and sounds: the frames that slicing the decoded whole gives, wherever the view came from."""
 
-from __future__ import annotations
-
 import io
 import pickle
 import re

@@ -1,7 +1,5 @@
 """Windows with segments are the rows of Grain's concat-then-split: token for token and segment for segment."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Plans of packs: each piece once, in order, no pack too full, few gaps, and the same on every machine."""
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Plans of packs: made once, stored beside the version, kept by gc and copies, checked like everything foreign."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import pickle

@@ -1,7 +1,5 @@
 """Windows over rows of a series: which records each holds, however the rows lie, and what is refused."""
 
-from __future__ import annotations
-
 import math
 import pickle
 import uuid

@@ -1,7 +1,5 @@
 """Fields of documents beside their tokens, in windows and packs: against a loop over the documents."""
 
-from __future__ import annotations
-
 import pickle
 import uuid
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Windows, packs and padded records: compared with naive models, on any view, elastic, resumable, for ever the same."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import pickle

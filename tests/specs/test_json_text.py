@@ -1,7 +1,5 @@
 """Fields of JSON: their text, their elements and batches, and what is refused by name."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

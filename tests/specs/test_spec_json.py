@@ -1,7 +1,5 @@
 """Element specs as JSON, and the names of dtypes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Nested structures."""
 
-from __future__ import annotations
-
 import pickle
 from collections import OrderedDict, namedtuple
 from typing import Any, NamedTuple

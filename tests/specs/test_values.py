@@ -1,7 +1,5 @@
 """Ragged, sparse and nullable values."""
 
-from __future__ import annotations
-
 import pickle
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """Statistics of every leaf, against loops that hold all of it in memory."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

@@ -1,7 +1,5 @@
 """Columns that are added to a version: what is read, where they lie, and what everything else makes of them."""
 
-from __future__ import annotations
-
 import io
 import tracemalloc
 import uuid

@@ -1,7 +1,5 @@
 """A dataset that cannot be read hides no other."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

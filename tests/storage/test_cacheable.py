@@ -1,7 +1,5 @@
 """Functions whose results are versions."""
 
-from __future__ import annotations
-
 import functools
 import re
 import time

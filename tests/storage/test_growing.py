@@ -1,7 +1,5 @@
 """What `cache(..., wait=False)` returns is the version from the first step on, whoever builds, dies or takes over."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

@@ -1,7 +1,5 @@
 """What every operation that makes a version is held to, whatever it makes and of what."""
 
-from __future__ import annotations
-
 import pickle
 import shutil
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,5 @@
 """Versions that are written again: shuffled, compressed or cut otherwise, on any engine, with one result."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What each role of a team can do with the rights that the page says it needs, and what is refused to it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """Rounds of operations, kills and faults until the time is over: ``-m soak --soak-minutes 30``."""
 
-from __future__ import annotations
-
 import random
 import shutil
 import time

@@ -1,7 +1,5 @@
 """What a version is compared with when it is asked for again: code, values, options, and elements in memory."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import os

@@ -1,7 +1,5 @@
 """Building, fetching, tagging, deleting; and what is refused."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path

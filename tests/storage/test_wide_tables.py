@@ -1,7 +1,5 @@
 """Work on a table with twice the columns is about twice the work."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Callable

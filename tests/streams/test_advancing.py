@@ -1,7 +1,5 @@
 """Iterators that advance to a version with more records in mid-run."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from pathlib import Path

@@ -1,7 +1,5 @@
 """States that are written beside a model: at once, whole, and refused if they are damaged."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One epoch after the other: orders of their own, states, and warnings for those who go through one again."""
 
-from __future__ import annotations
-
 import itertools
 import pickle
 import warnings

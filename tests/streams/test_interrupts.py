@@ -1,7 +1,5 @@
 """A signal handler that raises, at any moment: the state is right, and nothing waits for ever."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Steps that are left out: on any number of shards, after any restore, with every other step as it was."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import pickle

@@ -1,7 +1,5 @@
 """Functions over streams: in their place, with the same random numbers whatever delivers them."""
 
-from __future__ import annotations
-
 import pickle
 import threading
 from collections import Counter, defaultdict

@@ -1,7 +1,5 @@
 """States that move between datasets whose rows have one digest, however these are stored, viewed and streamed."""
 
-from __future__ import annotations
-
 import copy
 import json
 import pickle

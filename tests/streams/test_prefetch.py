@@ -1,7 +1,5 @@
 """Reading ahead: threads that end, errors that arrive in their place, forks that go on."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import os

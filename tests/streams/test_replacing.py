@@ -1,7 +1,5 @@
 """Elements that fail are replaced by others that seed and position choose, and no other position changes."""
 
-from __future__ import annotations
-
 import re
 import uuid
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Schedules against a model that visits every position: steps, counts, sizes and record numbers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from itertools import count
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """States: one small JSON object that goes where it belongs and nowhere else."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

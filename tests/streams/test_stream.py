@@ -1,7 +1,5 @@
 """Streams against the naive model, and steps that are read together against those that are read alone."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Callable

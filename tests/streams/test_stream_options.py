@@ -1,7 +1,5 @@
 """What a stream may be asked for."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

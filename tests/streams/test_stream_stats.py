@@ -1,7 +1,5 @@
 """How long the consumer of an iterator waited, and what its verdict says."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

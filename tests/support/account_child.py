@@ -3,8 +3,6 @@
 Usage: account_child.py FOLDER, or account_child.py --before BEFORE.json FOLDER...
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys

@@ -1,7 +1,5 @@
 """Tabs of Chromium in which nothing may fail, be blocked or ask another server."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ The child says "building" when its source is asked for a first record, stops in 
 and ends with what became of its call.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

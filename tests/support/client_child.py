@@ -3,8 +3,6 @@
 A program prints a line for each step, which begins with the number of the step. The line of the last step is printed.
 """
 
-from __future__ import annotations
-
 import builtins
 import os
 import runpy

@@ -1,7 +1,5 @@
 """The command line in tests: in this process, which is quick, or as the installed script."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

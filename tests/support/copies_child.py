@@ -4,8 +4,6 @@ Arguments: what to do, the folder, its limit in bytes, and what that takes. It s
 at the end.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """A child process that makes a version in one of several ways, for tests that kill it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

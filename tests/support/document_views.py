@@ -1,7 +1,5 @@
 """Documents in every kind of view, the elements that each view has, and the values of their leaves."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The proxy itself: an asyncio relay of HTTP/1.1 requests to one server, with faults on the way."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import socket

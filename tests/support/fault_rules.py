@@ -1,7 +1,5 @@
 """Which faults there are and which requests they hit."""
 
-from __future__ import annotations
-
 import json
 import random
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A process that is killed while it has a temporary folder."""
 
-from __future__ import annotations
-
 import os
 import signal
 import tempfile

@@ -1,7 +1,5 @@
 """Processes that are forked off one that has imported what they need: quick to start, and yet processes."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Build, train and read with worker processes that begin by forkserver, as they do by default from Python 3.14 on."""
 
-from __future__ import annotations
-
 import multiprocessing
 import sys
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ of each version, and for each order a state and the records of the steps that fo
 arithmetic, so that any later release makes them again.
 """
 
-from __future__ import annotations
-
 import getpass
 import io
 import json

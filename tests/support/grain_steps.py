@@ -1,7 +1,5 @@
 """Functions that Grain's worker processes run: each process imports this file, and nothing of the tests."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import grain

@@ -1,7 +1,5 @@
 """A source that builders stop at until they may go on, and programs that train while it is cached."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

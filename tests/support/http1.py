@@ -1,7 +1,5 @@
 """Where one HTTP/1.1 message ends and the next begins, in bytes that arrive in any cuts."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Generator, Iterator
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Tests of global batches over eight devices of one process: test_jax.py runs them in a process of their own."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import math

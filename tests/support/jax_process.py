@@ -1,7 +1,5 @@
 """What tests of JAX share, without JAX: a process that has started it can neither fork nor change its devices."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

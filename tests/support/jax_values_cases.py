@@ -1,7 +1,5 @@
 """Values that cross JAX: test_jax.py runs them in a process of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Keras on streams, in a process of its own for each backend: ``fit`` trains the epochs of the stream."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What lies in a dataset, and what its versions name."""
 
-from __future__ import annotations
-
 import threading
 import time
 

@@ -1,7 +1,5 @@
 """Stored JSON as a careless, an unlucky and a hostile hand would leave it: one value of a document changed."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Iterator

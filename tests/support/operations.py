@@ -1,7 +1,5 @@
 """The operations that make a version: each makes ``new`` in a storage that has the version ``d@v1``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

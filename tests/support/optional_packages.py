@@ -1,7 +1,5 @@
 """The packages that tests can do without."""
 
-from __future__ import annotations
-
 from importlib.metadata import version
 from importlib.util import find_spec
 

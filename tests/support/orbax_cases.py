@@ -1,7 +1,5 @@
 """Tests of states in Orbax checkpoints: test_jax.py runs them in a process of their own."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from itertools import islice

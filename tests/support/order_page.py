@@ -1,7 +1,5 @@
 """The functions that docs/order.md defines, which know nothing of the library, and the golden vectors beside it."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -5,8 +5,6 @@ with a title is written to a file of that name instead, and commands of ```conso
 A comment, `<!-- test ... -->`, holds what the page takes for granted, and runs first. `/data` is the folder `data`.
 """
 
-from __future__ import annotations
-
 import io
 import linecache
 import re

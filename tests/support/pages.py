@@ -1,7 +1,5 @@
 """Run the code of a page, block by block, against what the page shows."""
 
-from __future__ import annotations
-
 import io
 import linecache
 import re

@@ -1,7 +1,5 @@
 """Sources in parts for tests, and processes that build them together."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

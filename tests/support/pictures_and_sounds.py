@@ -1,7 +1,5 @@
 """Pictures and sounds, and the bytes of their files."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Reads whose images and sounds any number of threads decode."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

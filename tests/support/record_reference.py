@@ -1,7 +1,5 @@
 """Records by the words of docs/format.md alone, value by value: what the codec must write."""
 
-from __future__ import annotations
-
 import struct
 from itertools import pairwise
 from math import prod

@@ -1,7 +1,5 @@
 """What a stream hands out, written as naively as can be: the contract that the library is held to."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

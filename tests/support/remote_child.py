@@ -1,7 +1,5 @@
 """A process that reads a remote version; told what to do, and saying what came of it, as one line of JSON each."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """Builds that fail and are resumed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path

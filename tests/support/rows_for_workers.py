@@ -1,7 +1,5 @@
 """Rows that worker processes make: each process imports this file, and nothing of the tests."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -4,8 +4,6 @@ Three kinds of tests are large: properties, which draw examples; those that go t
 and products of parameters. With ``-m soak``, all properties and all tests that are marked ``sampled`` run in full.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from typing import Any, TypeVar

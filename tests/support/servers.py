@@ -3,8 +3,6 @@
 As a program (`servers.py s3`, `servers.py gs ENDPOINT LOCATION`, `servers.py az PORT FOLDER`) it is such a server.
 """
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import http.client

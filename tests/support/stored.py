@@ -1,7 +1,5 @@
 """The files of a version on disk."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

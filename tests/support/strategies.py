@@ -1,7 +1,5 @@
 """Hypothesis strategies for element specs and elements, and what it means for two values to be the same."""
 
-from __future__ import annotations
-
 from collections import namedtuple
 from functools import cache
 from typing import Any

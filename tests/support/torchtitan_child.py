@@ -1,7 +1,5 @@
 """A rank of a job that trains as torchtitan does: its batches are written down, its state goes through checkpoints."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path

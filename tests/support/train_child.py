@@ -3,8 +3,6 @@
 It writes a line of JSON for each step to its log.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

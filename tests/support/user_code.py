@@ -1,7 +1,5 @@
 """Modules of a user, as they are before and after an edit."""
 
-from __future__ import annotations
-
 from itertools import count
 from pathlib import Path
 from typing import Any

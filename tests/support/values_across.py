@@ -1,7 +1,5 @@
 """What every framework is held to: values come out and go in as ``verdicts`` says. Subclass it with a ``Row``."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Callable, Iterable, Mapping

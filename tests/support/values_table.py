@@ -4,8 +4,6 @@ A framework is a column, a file ``verdicts/<framework>.toml``. It lists the cell
 rules: the first rule that fits a cell decides it.
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Small videos of every kind, and what PyAV decodes of whole files."""
 
-from __future__ import annotations
-
 import io
 from fractions import Fraction
 from pathlib import Path

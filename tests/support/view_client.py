@@ -1,7 +1,5 @@
 """A page in a thread, and a plain HTTP client with a cookie jar."""
 
-from __future__ import annotations
-
 import http.client
 import re
 import threading

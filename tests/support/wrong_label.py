@@ -1,7 +1,5 @@
 """Pictures of digits of which one has a wrong label, and a small model whose loss jumps because of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

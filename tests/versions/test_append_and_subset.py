@@ -1,7 +1,5 @@
 """New versions from old: records put behind, or some of them kept, without a copy."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

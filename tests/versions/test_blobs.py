@@ -1,7 +1,5 @@
 """Blobs: what is there is neither sent nor fetched again, what is damaged is found, and nobody asks without need."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections import Counter

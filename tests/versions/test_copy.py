@@ -1,7 +1,5 @@
 """Copying versions between storages: whole, unchanged, and in spite of whatever happens meanwhile."""
 
-from __future__ import annotations
-
 import json
 import threading
 import uuid

@@ -1,7 +1,5 @@
 """What a dataset that somebody else wrote, or edited, can make us do: nothing outside of it, and no error but ours."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Iterator

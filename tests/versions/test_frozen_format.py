@@ -1,7 +1,5 @@
 """What the first release stored opens, verifies, resumes and grows in this one."""
 
-from __future__ import annotations
-
 import json
 import tarfile
 from itertools import chain, islice

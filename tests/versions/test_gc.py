@@ -1,7 +1,5 @@
 """Deleting and collecting: what nobody needs goes, everything else stays."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

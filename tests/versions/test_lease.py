@@ -1,7 +1,5 @@
 """Leases: who is at work, on a file system and in an object store, and who is not any more."""
 
-from __future__ import annotations
-
 import math
 import os
 import platform

@@ -1,7 +1,5 @@
 """The log of a dataset: where everything is decided, and who did what, and when."""
 
-from __future__ import annotations
-
 import getpass
 import json
 import os

@@ -1,7 +1,5 @@
 """A storage that states the digest of a version and holds other bytes: what is copied from it is proved first."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Manifests: columns that are read as they were written, and a digest of the data alone."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Datasets of very many versions and sweeps: what is asked of a store does not grow with them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """A damaged or missing file is whole again after whatever puts its records: a build, a copy, a rewrite, a repair."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What a newer release stored: refused by name where it means something, and ignored and kept where it may be."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable

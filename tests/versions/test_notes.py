@@ -1,7 +1,5 @@
 """Builds that are not published: their notes, what is told of them, and what gc deletes."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable
 from dataclasses import replace

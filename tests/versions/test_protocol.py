@@ -1,7 +1,5 @@
 """The protocol of storing, run in all interleavings: no version ever names a missing file, each is published once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 

@@ -1,7 +1,5 @@
 """References: what a text names, and what it says where that is not there."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from dataclasses import replace

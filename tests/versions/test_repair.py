@@ -1,7 +1,5 @@
 """``storage.repair``: what it finds, where it fetches from, what it refuses, and who is at work meanwhile."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import uuid

@@ -1,7 +1,5 @@
 """Damage is found: by verify, and where a damaged record is read."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

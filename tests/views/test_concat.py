@@ -1,7 +1,5 @@
 """Datasets one after another."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Sequence
 from pathlib import Path

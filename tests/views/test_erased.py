@@ -1,7 +1,5 @@
 """Erased records: they raise wherever they are read, all others are as before, and states go on."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import uuid

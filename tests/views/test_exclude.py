@@ -1,7 +1,5 @@
 """Selections of records, and views without some records."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Views of some leaves: the same records, order, states and shards, and only the bytes of these leaves."""
 
-from __future__ import annotations
-
 import tracemalloc
 import uuid
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Mixtures: exact proportions that may change, endless or with an end, shares of tokens, elastic."""
 
-from __future__ import annotations
-
 import json
 from fractions import Fraction
 from pathlib import Path

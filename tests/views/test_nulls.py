@@ -1,7 +1,5 @@
 """Dicts that are None, and nulls within lists: they come back as they were, in every view, and from every source."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Weighted samples of all kinds of records: elastic, resumable, endless, and clear about weights that are wrong."""
 
-from __future__ import annotations
-
 import itertools
 import pickle
 from pathlib import Path

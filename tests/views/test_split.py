@@ -1,7 +1,5 @@
 """Parts of a dataset: disjoint, exhaustive, stable."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The lengths of leaves: of versions, views and what is joined, with and without files of lengths, near and far."""
 
-from __future__ import annotations
-
 import hashlib
 import pickle
 import uuid

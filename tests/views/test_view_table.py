@@ -4,8 +4,6 @@
 and stored plans of users: change one only if a new format is meant.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import tempfile

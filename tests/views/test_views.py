@@ -1,7 +1,5 @@
 """Every kind of view reads, streams, shards and resumes as its elements say."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import json

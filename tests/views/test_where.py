@@ -1,7 +1,5 @@
 """Records by a condition: what is chosen, what is read, and what is refused."""
 
-from __future__ import annotations
-
 import ast
 import re
 from typing import Any

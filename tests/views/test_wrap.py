@@ -1,7 +1,5 @@
 """Any object with a length and items, as a ref."""
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any
 

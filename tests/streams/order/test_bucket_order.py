@@ -1,7 +1,5 @@
 """Batches from buckets: the steps that the page specifies, and any of them at once."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

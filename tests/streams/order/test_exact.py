@@ -1,7 +1,5 @@
 """The exact order: permutations for any n, and without structure that statistics can see."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

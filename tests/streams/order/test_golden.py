@@ -1,7 +1,5 @@
 """Golden vectors: what docs/order.md specifies, its code and the library give the same records, now and for ever."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate

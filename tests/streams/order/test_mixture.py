@@ -1,7 +1,5 @@
 """Mixtures: shares exact within a bound, turns that go on across stages, and states that tell only the past."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from typing import Any
 

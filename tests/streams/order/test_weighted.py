@@ -1,7 +1,5 @@
 """Weighted samples as an order: frequencies that are those of the weights, however the draws are asked for."""
 
-from __future__ import annotations
-
 import pickle
 from typing import Any
 
