@@ -28,7 +28,7 @@ CALLS: list[tuple[str, str, str]] = [
     ("cache", "shuffle", "workers"),
     ("storage.fetch", "revision", "did you mean version"),
     ("storage.derive", "filter", "keep"),
-    ("storage.verify", "deep", "there are dataset_id"),
+    ("storage.verify", "deep", "there are version"),
     ("Storage", "cache_dir", "local_cache"),
     ("cachelayer.wrap", "batch_size", "there are"),
     ("cachelayer.mix", "probabilities", "there are"),

@@ -705,10 +705,8 @@ class View(Generic[T]):
             InvalidArgumentError: if the shares or the seed are invalid, or there is no such field.
 
         Warns:
-            CacheLayerWarning: if ``by`` is not passed, and another version may have the same records under other
-                numbers, since it was written, or built, by itself; if the view is a part of a split with the same seed,
-                which deals its records alike, so that the parts are far from their shares; if a part has no value of
-                ``by``, which may happen if there are few values.
+            CacheLayerWarning: if a part has no record, as a part of a split may have that is split again with the same
+                seed; or no value of ``by``, as may be if there are few.
 
         Examples:
             >>> letters = cachelayer.wrap("abcdefgh", identity="letters")
