@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 
 from cachelayer.adapters.sources.arrow_columns import Lists, is_list, leaves_of, spec_of
-from cachelayer.builds.source import DECIMAL_DIGITS
 from cachelayer.errors import CacheLayerError
 from cachelayer.specs import tree
-from cachelayer.specs.spec import LeafSpec, without_nulls
+from cachelayer.specs.spec import DECIMAL_DIGITS, LeafSpec, without_nulls
 from cachelayer.specs.tree import Tree
 from cachelayer.support.extras import packages_of
 

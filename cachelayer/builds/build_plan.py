@@ -16,12 +16,13 @@ from cachelayer.builds.element_specs import check_fits, known_spec, own_spec
 from cachelayer.builds.extensions import Extension
 from cachelayer.builds.parts import Parts, Ranges, SourceParts, Whole, compared_records, divide
 from cachelayer.builds.recipe import Recipe
-from cachelayer.builds.source import DECIMAL_DIGITS, Source
+from cachelayer.builds.source import Source
 from cachelayer.builds.source_files import FileFacts
 from cachelayer.engines import Engine, Processes
 from cachelayer.errors import CacheLayerError, InvalidArgumentError
 from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.specs import spec_json
+from cachelayer.specs.spec import DECIMAL_DIGITS
 from cachelayer.specs.tree import Tree
 from cachelayer.versions.log import Log
 from cachelayer.versions.notes import FORMAT, Notes

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from cachelayer.builds.source_files import FileFacts
     from cachelayer.versions.stored_version import StoredVersion
 
-DECIMAL_DIGITS = "decimal_digits"
-"""The key in the metadata of how many digits after the point the integers have that stand for decimals, by leaf."""
 FAILURES = (Exception, GeneratorExit)
 """The exceptions that a source may raise."""
 _NEXT = ("__next__", "next")

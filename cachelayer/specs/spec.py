@@ -57,6 +57,8 @@ IMAGE_MODES: dict[str, tuple[str, tuple[int, ...]]] = {
     "F": ("float32", ()),
 }
 """The dtype and the channels of each of Pillow's modes that images can be decoded to."""
+DECIMAL_DIGITS = "decimal_digits"
+"""The key in the metadata of how many digits after the point the integers have that stand for decimals, by leaf."""
 
 
 def _dtype(dtype: DTypeLike | type) -> DType:

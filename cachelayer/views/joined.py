@@ -44,8 +44,9 @@ from cachelayer.records.files_in_records import join_records
 from cachelayer.records.infer import common_spec
 from cachelayer.records.spans import Records, Spans
 from cachelayer.records.stacking import is_plain
+from cachelayer.specs import tree
 from cachelayer.specs.schema import Schema
-from cachelayer.specs.spec import LeafSpec
+from cachelayer.specs.spec import DECIMAL_DIGITS, LeafSpec
 from cachelayer.specs.tree import Tree
 from cachelayer.specs.values import Nullable
 from cachelayer.support.locks import PickledByFields, cached_property
@@ -303,6 +304,7 @@ def _merge_leaf(leaf: LeafSpec, batches: Sequence[tuple[Ints, Any]], rows: int) 
 
 def join(members: Sequence[DatasetView]) -> Stored:
     """Return datasets one after another; stored records of one codec are decoded together."""
+    _check_digits(members)
     tables = [view.base for view in members if isinstance(view.base, Table) and view.base.is_whole]
     if len(tables) == len(members):
         return _join_records(members, tables)
@@ -317,6 +319,22 @@ def join(members: Sequence[DatasetView]) -> Stored:
         if spec != common:
             raise InvalidArgumentError(f"{name} has elements {spec}, and others have {common}")
     return Joined(tuple(flat))
+
+
+def _check_digits(members: Sequence[DatasetView]) -> None:
+    """Raise if integers that stand for decimals count other units in some of the datasets."""
+    # An empty version has no spec, and fits every other.
+    told = [(view, view.info.metadata.get(DECIMAL_DIGITS) or {}) for view in members if view.element_spec is not None]
+    if not any(digits for _, digits in told):
+        return
+    for path, _ in tree.leaves(told[0][0].element_spec):
+        names = {digits.get(path): view.info.name for view, digits in told}
+        if len(names) > 1:
+            counts = " and ".join(f"{'no' if digits is None else digits} in {name}" for digits, name in names.items())
+            raise InvalidArgumentError(
+                f"leaf {path} has integers that stand for decimals, with digits after the point: {counts}. Cache one "
+                "anew, cast to the type of the other"
+            )
 
 
 def _join_records(members: Sequence[DatasetView], tables: Sequence[Table]) -> Table:

@@ -409,6 +409,9 @@ def test_decimals_are_integers_of_their_last_digit_if_the_spec_says_so(storage: 
     numbers: Any = storage.cache([{"x": 1}], "whole@v1", element_spec={"x": "int64"})
     with pytest.raises(InvalidArgumentError, match=r"\['x'\].*no digits"):
         storage.append(numbers, "v2", table.select(["x"])[:1])
+    with pytest.raises(InvalidArgumentError, match=r"\['x'\].*2 in units@v1 and no in whole@v1"):
+        concat([ref.fields("x"), numbers])
+    assert concat([ref, longer]).metadata["decimal_digits"] == ref.metadata["decimal_digits"]
     for name, scale, declared in (("x", 3, "int64"), ("y", 1, "int8")):
         large = pa.table({name: pa.array([Decimal(0), values[0]], pa.decimal128(38, scale + 1))})
         with pytest.raises(ElementError, match=rf"record 1, leaf \['{name}'\].*int"):
