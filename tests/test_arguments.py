@@ -108,7 +108,7 @@ def test_signatures_and_errors_of_other_kinds_stay_as_they_are() -> None:
         """Say so."""
         return count + seed
 
-    assert (str(inspect.signature(call)), call.__doc__) == ("(count: 'int', *, seed: 'int' = 0) -> 'int'", "Say so.")
+    assert (str(inspect.signature(call)), call.__doc__) == ("(count: int, *, seed: int = 0) -> int", "Say so.")
     assert call(1, seed=2) == 3
     with pytest.raises(TypeError, match="missing"):
         call()  # type: ignore[call-arg]

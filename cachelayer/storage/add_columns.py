@@ -69,7 +69,9 @@ def add_columns(builder: Builder, base: DataRef[Any], version: str, added: NewCo
     request = builder.request(added.source(base, builder.options), log, version, recipe, extension)
     if builder.options.hosts is None:
         return builder.build(request)
-    return builder.find_or_build(request, lambda found: refuse_other(found, base.digest, _differences(found, recipe)))
+    return builder.find_or_build(
+        request, lambda ref: refuse_other(ref, version, base.digest, _differences(ref, recipe))
+    )
 
 
 def _differences(ref: DataRef[Any], recipe: Recipe) -> list[str]:

@@ -74,7 +74,7 @@ def rewrite(builder: Builder, name: Reference, view: Any, how: Rewriting) -> Dat
         lambda: _ordered(title, records, references, made_by), log, name.name, Recipe()
     )
     return builder.find_or_build(
-        request, lambda found: refuse_other(found, records.digest, _differences(found, made_by))
+        request, lambda ref: refuse_other(ref, request.version, records.digest, _differences(ref, made_by))
     )
 
 

@@ -109,8 +109,13 @@ def warn_of_varying_values(request: BuildRequest) -> None:
         )
 
 
-def refuse_other(ref: DataRef[Any], digest: str, differ: Sequence[str]) -> None:
-    """Raise if a version that exists was made of another base than the one with a digest, or differs in other ways."""
+def refuse_other(ref: DataRef[Any], version: str, digest: str, differ: Sequence[str]) -> None:
+    """Raise if what exists under the name of a version is a tag, or was made of another base, or differs otherwise.
+
+    ``digest`` is that of the base.
+    """
+    if ref.dataset_version != version:
+        raise AlreadyExistsError(f"{ref.dataset_id}@{version} is a tag already: choose another version")
     base = ref.provenance.get("base") or {}
     if base and base["digest"] != digest:
         differ = [f"it was made of {base['version']}, sha256:{base['digest'][:12]}", *differ]

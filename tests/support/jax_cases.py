@@ -269,7 +269,7 @@ def test_it_advances_to_a_newer_version_if_the_sharding_divides_its_steps(tmp_pa
 
 def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    run_page("jax.md")
+    run_page("jax.md", 2)
 
 
 def test_every_value_of_an_array_is_compared(tmp_path: Path) -> None:

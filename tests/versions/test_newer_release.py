@@ -25,7 +25,8 @@ def root(tmp_path: Path) -> Path:
     storage.submit([{"n": number} for number in range(20)], "d@old", shard_bytes=300)
     storage.derive("d@old", new="v1", keep=[3, 1, 4])
     storage.add_columns("d@old", new="scored", columns=lambda row: {"score": row["n"] / 2})
-    storage.gc(grace=0)
+    # Entry 4 says all again.
+    storage.tag("d@v1", tag="named")
     return tmp_path
 
 
