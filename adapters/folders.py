@@ -175,7 +175,11 @@ def _of_classes(
         return {**label, "path": inner} if has_path else label
 
     path_spec = {"path": ArraySpec(str)} if has_path else {}
-    options = ({} if names is None else {"classes": names}) | ({"path": True} if has_path else {})
+    options: dict[str, Any] = {}
+    if names is not None:
+        options["classes"] = names
+    if has_path:
+        options["path"] = True
     return _source(root, leaf, {leaf: spec, "label": ArraySpec(np.dtype(np.int64)), **path_spec}, listing, options)
 
 

@@ -27,7 +27,7 @@ from typing import Any, Self
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.sharded_source import Sharded
 from cachelayer.builds.source import Source
-from cachelayer.builds.source_files import FileFacts, FileSource, content_of_files, identity_of_files
+from cachelayer.builds.source_files import FileFacts, FileSource, content_of_files, identity_of_files, local_files
 from cachelayer.builds.source_identity import (
     Identity,
     elements_in_memory,
@@ -104,7 +104,10 @@ class Recipe:
 
     def completed(self, source: Source, files: Sequence[FileFacts]) -> Self:
         """Return the recipe with the identity of the source that the user's function has returned."""
-        known = {**identity_of_files(files), **content_of_files(files), **self.identity.facts}
+        known = {**identity_of_files(files), **self.identity.facts}
+        if isinstance(self.made_by, FileSource) and self.made_by.is_local:
+            # Nobody compares the files that a function names: a hit does not call it.
+            known |= content_of_files(files)
         identity = self.identity
         if source.length and not identity.has_elements:
             identity = identity_of_source(source)
@@ -201,14 +204,11 @@ class Recipe:
             return changes
         # Copies of the same files on another host have other times, and so have files that were only touched.
         is_elsewhere = built.get("host") != socket.gethostname()
-        if is_elsewhere or ("files_content" in before and self._content_of_files() == before["files_content"]):
+        content = before.get("files_content")
+        if is_elsewhere or (content and content_of_files(local_files(self.made_by)).get("files_content") == content):
             now = {name: fact for name, fact in self.identity.facts.items() if name != "files_modified"}
             return differences(before, now, Wording.IN_BOTH)
         return changes
-
-    def _content_of_files(self) -> Any:
-        files = self.made_by.facts() if isinstance(self.made_by, FileSource) else ()
-        return content_of_files(files).get("files_content")
 
     @property
     def automatic_name(self) -> str:

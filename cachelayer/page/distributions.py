@@ -81,7 +81,10 @@ def statistics(request: Request) -> Response:
     """Show the distributions of fields, or how to have them read."""
     ref = ref_of(request)
     summary = request.app.state.surveys.of(ref, query_integer(request.query_params, "records", 0, 1, 1 << 62))
-    columns, more = columns_of(ref, summary, MOST_FIELDS) if summary else ([], 0)
+    columns: list[Any] = []
+    more = 0
+    if summary:
+        columns, more = columns_of(ref, summary, MOST_FIELDS)
     return page(
         "statistics.html",
         ref=ref,

@@ -363,9 +363,10 @@ class _Walk:
             for name in sorted((names.keys() if id(module) in whole else attributes & names.keys()) - _OF_MODULES):
                 if f"{key}.{name}" not in self.functions and f"{key}.{name}" not in self.values:
                     self.refer(f"{key}.{name}", names[name])
-        for text in sorted(texts if read_names & _IMPORT_BY_NAME else ()):
-            if all(part.isidentifier() for part in text.split(".")):
-                self._import((0, text, ()), "")
+        if read_names & _IMPORT_BY_NAME:
+            for text in sorted(texts):
+                if all(part.isidentifier() for part in text.split(".")):
+                    self._import((0, text, ()), "")
         return bool(self._pending)
 
     # Classes.

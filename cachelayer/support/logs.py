@@ -33,8 +33,9 @@ def logger_of(name: LoggerName) -> logging.Logger:
 
 def _without_credentials(record: logging.LogRecord) -> bool:
     """Leave credentials out of a line, before any handler sees it; and make its fields attributes of the record."""
-    for name, value in record.args.items() if isinstance(record.args, Mapping) else ():
-        setattr(record, name, value if isinstance(value, int | float) else without_credentials_in(str(value)))
+    if isinstance(record.args, Mapping):
+        for name, value in record.args.items():
+            setattr(record, name, value if isinstance(value, int | float) else without_credentials_in(str(value)))
     record.msg = without_credentials_in(record.getMessage())
     record.args = ()
     if record.exc_info:
