@@ -295,7 +295,7 @@ def _check_turns(schedule: Schedule) -> None:
     """Raise unless workers can take turns at the items of a shard."""
     if not schedule.batched and schedule.step_sizes(schedule.start) != {schedule.shard_count}:
         raise InvalidArgumentError(
-            "workers take turns at the elements of a shard, but the last step of an epoch has none for some shards: "
+            "workers take turns at the elements of a shard, but a shorter step has none for some shards: "
             "pass remainder='drop', or a global_batch_size, to stream()"
         )
 

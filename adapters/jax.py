@@ -201,7 +201,7 @@ def _check_steps(reader: StepReader, sharding: NamedSharding) -> None:
         try:
             rows.shard_shape((size,))
         except ValueError:
-            what = f"the last step of an epoch, {size} rows,"
+            what = f"a shorter step, {size} rows,"
             fix = "pass remainder='drop' or 'pad' to stream()"
             if size == schedule.global_batch:
                 what = f"global_batch_size {size}"

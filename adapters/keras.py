@@ -161,7 +161,7 @@ def to_keras(stream: Stream[Any]) -> StreamDataset:
         raise InvalidArgumentError(f"{schedule.records} records give no batch of {schedule.global_batch}")
     if min(epoch.step_sizes(0)) < schedule.shard_count:
         raise InvalidArgumentError(
-            "the last step of an epoch has no records for some shards, and Keras does not take empty batches: pass "
+            "a shorter step may have no records for some shards, and Keras does not take empty batches: pass "
             "remainder='drop' to stream(), or batches over fewer shards"
         )
     dataset = StreamDataset(stream)

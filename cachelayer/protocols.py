@@ -89,6 +89,8 @@ class Info:
     packed documents. Smaller blocks would read the same records several times."""
     is_growing: bool = False
     """True if some of the records are of a version that was being built when it was opened."""
+    excludes_erased: bool = False
+    """True if streams, and reads of ranges, leave erased records out; False if these raise an error."""
 
 
 class RecordSpan(NamedTuple):

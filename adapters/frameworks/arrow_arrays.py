@@ -48,7 +48,7 @@ def read_columns(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None) -
         raise InvalidTypeError(f"the elements are {described}: a frame needs dicts, one column for each key")
     kept = kept_fields(raw.info.metadata, spec)
     schema = pa.schema([kept.get(name) or pa.field(name, type_of(leaf, f"[{name!r}]")) for name, leaf in spec.items()])
-    rows = record_numbers(slice(None) if indices is None else indices, len(raw))
+    rows = record_numbers(ref._rows_of(slice(None) if indices is None else indices), len(raw))
     return schema, raw.batch(rows), len(rows)
 
 

@@ -86,7 +86,8 @@ def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
     leaves = [leaf for _, leaf in tree.leaves(spec)]
     batched = reader.schedule.batched
     # One call of Python gives a group of items: a call for each would take longer than to read it.
-    grouped = all(map(_unbatches, leaves)) and (batched or reader.schedule.shard_count == 1)
+    schedule = reader.schedule
+    grouped = all(map(_unbatches, leaves)) and (batched or schedule.shard_count == 1) and schedule.excluded is None
     read = reader
     most = 1
     if batched:

@@ -153,6 +153,7 @@ class _NumberChunks:
     """Gives the numbers of the records of some steps at once."""
 
     def __init__(self, reader: StepReader) -> None:
+        self._reader = reader
         self._schedule = reader.schedule
 
     def chunk(self, position: int) -> Chunk[Any] | None:
@@ -162,7 +163,8 @@ class _NumberChunks:
             return None
         numbers = plan.numbers.tolist()
         batches = [numbers[begin:end] for begin, end in pairwise(plan.splits)]
-        return Chunk(position, plan.steps.after, batches if self._schedule.batched else numbers)
+        after = self._reader.positions_after(plan.steps)
+        return Chunk(position, after, batches if self._schedule.batched else numbers)
 
     def forget(self) -> None:
         """Nothing is read ahead."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -61,6 +61,8 @@ class VersionRecords(PickledByFields, Shards):
     """The local cache of remote shards; None to make no local copies."""
     group: int | None = None
     """The number of the group of columns; None for the records."""
+    excludes_erased: bool = False
+    """Whether streams and reads of ranges leave out the erased records, which a read by number raises for."""
 
     @property
     def shard_set(self) -> ShardSet:
@@ -93,7 +95,8 @@ class VersionRecords(PickledByFields, Shards):
         record_nbytes = read_nbytes if self.group is not None else manifest.plain_nbytes // length
         metadata = manifest.provenance.get("metadata") or {}
         name = self.version.name
-        return Info(name, f"DataRef({name!r})", metadata, record_nbytes, read_nbytes, _RECORDS_PER_READ)
+        info = Info(name, f"DataRef({name!r})", metadata, record_nbytes, read_nbytes, _RECORDS_PER_READ)
+        return replace(info, excludes_erased=self.excludes_erased and bool(manifest.erased))
 
     def sources(self, numbers: Ints) -> Sources:
         selection = self.version.selection

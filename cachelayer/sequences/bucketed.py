@@ -151,4 +151,4 @@ def bucketed_stream(
     table = _table_of(view, buckets)
     checked = make_options(len(view), global_batch_size, padded[-1].info.record_nbytes, table, **options)
     records = BucketedView(padded[-1], Selection.all(len(view)), padded_to=padded, table=table)
-    return stream_of(StepReader(records, checked))
+    return stream_of(StepReader.of(records, checked))

@@ -23,7 +23,7 @@ from cachelayer.objects.store import Store
 from cachelayer.protocols import T
 from cachelayer.storage.catalog import Catalog
 from cachelayer.streams.stream_options import check_seed
-from cachelayer.support.arguments import boolean, explains_options, required
+from cachelayer.support.arguments import boolean, explains_options, is_choice, required
 from cachelayer.support.credentials_in_urls import without_credentials
 from cachelayer.versions import DEFAULT_SHARD_BYTES, GRACE_SECONDS
 from cachelayer.versions.log import Log, LogEvent
@@ -609,13 +609,22 @@ class Storage:
         named = self._catalog.sibling(home, required("new", new, InvalidNameError), "new", "new")
         return rewrite(builder, named, view, how)
 
-    def fetch(self, dataset_id: str | DataRef[Any], version: str | None = None) -> DataRef[Any]:
+    def fetch(
+        self,
+        dataset_id: str | DataRef[Any],
+        version: str | None = None,
+        *,
+        erased: Literal["raise", "exclude"] = "raise",
+    ) -> DataRef[Any]:
         """Open a published version.
 
         Args:
             dataset_id, version: the version in one text, such as ``"cifar10@v2"``: a dataset, ``@``, and a version, a
                 tag, ``latest`` or ``sha256:<digest prefix>``; without them the newest version. Or a :class:`DataRef` of
                 this storage, or its ``reference``. Every method that takes a version takes these.
+            erased: ``"exclude"`` leaves erased records out of streams, slices that are read, and ``to_arrow()``. All
+                numbers, orders and states stay: a step that had some of them is a shorter one, which
+                ``remainder="keep"`` divides and ``"pad"`` fills up. To read one by its number raises as ever.
 
         Raises:
             DatasetNotFoundError, VersionNotFoundError: if there is no such dataset or version; the message names those
@@ -633,8 +642,11 @@ class Storage:
             Traceback (most recent call last):
             cachelayer.errors.VersionNotFoundError: texts: no version or tag 'v3': there are v1, v2, best
         """
+        if not is_choice(erased, ("raise", "exclude")):
+            raise InvalidArgumentError(f"erased {erased!r}: pass 'raise' or 'exclude'")
         reference = self._catalog.parse(dataset_id, version)
-        view: DataRef[Any] = reference.view_of(self._fetch(reference))
+        ref = self._fetch(reference)
+        view: DataRef[Any] = reference.view_of(ref if erased == "raise" else ref._without_erased())
         return view
 
     def datasets(self) -> list[str]:

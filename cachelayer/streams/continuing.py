@@ -76,9 +76,9 @@ def advance_reader(reader: StepReader, newer: Any, position: int) -> StepReader:
     _check_begins(newer, records.origins, old.origins, len(old))
     _check_spec(newer, records, old)
     if len(records) == len(old):
-        return replace(reader, records=records)
+        return reader.over(records)
     schedule = reader.schedule.advanced(position, len(records), old_digest, digest)
-    return replace(reader, records=records, schedule=schedule)
+    return replace(reader, schedule=schedule).over(records)
 
 
 def _advance_mixture(reader: StepReader, order: MixedOrder, newer: Any, position: int) -> StepReader:
@@ -109,7 +109,7 @@ def _advance_mixture(reader: StepReader, order: MixedOrder, newer: Any, position
         return reader
     digests, newer_digests = ([part.digests.rows for part in each] for each in (parts, newer_parts))
     advanced = order.advanced(position, newer_order, digests, newer_digests)
-    return replace(reader.with_schedule(order=advanced), records=records)
+    return reader.with_schedule(order=advanced).over(records)
 
 
 def _check_begins(newer: Any, after: Origins, before: Origins, count: int) -> None:

@@ -26,6 +26,9 @@ remainder says what becomes of its last positions. What the shards get::
     R = 2, drop      01 | 23       45 | 67                     the next step begins at position 10
     R = 2, wrap      01 | 23       45 | 67       89 | 10 11    the step goes on in the next stretches
 
+Records that were erased may be excluded: they keep their positions, and a step that had some is a short one, of which
+the shards take what is left: ``R = 2, keep`` without the record at position 1 takes ``02 | 3`` of step 0.
+
 A stream that has advanced to more records has :mod:`phases <cachelayer.streams.order.phases>`.
 """
 
@@ -33,7 +36,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
 from typing import Literal, NamedTuple, get_args
 
@@ -48,6 +51,8 @@ from cachelayer.support.locks import PickledByFields, cached_property
 
 Remainder = Literal["drop", "keep", "pad", "wrap"]
 REMAINDERS: tuple[Remainder, ...] = get_args(Remainder)
+_COUNTED_AT_ONCE = 1 << 16
+"""Steps of one element a shard that are counted at once."""
 _NO_END = 1 << 126
 """The end of a stream that has none."""
 _DEFAULTS = {
@@ -146,6 +151,8 @@ class Schedule(PickledByFields):
     """Given the number of rows of a global batch, returns the rows to read; None for the rows of the shard."""
     arranges: bool = True
     """Whether an order in blocks arranges the rows of a step by lanes; not if steps are groups of elements."""
+    excluded: Indices | None = field(default=None, compare=False)
+    """The numbers of the erased records, of which no step has a row; None if there are none."""
 
     # What becomes of a step that a border cuts short. Nobody else asks for the remainder.
 
@@ -267,6 +274,8 @@ class Schedule(PickledByFields):
     @cached_property
     def has_no_step(self) -> bool:
         """True if no epoch has a step."""
+        if self.excluded is not None and len(self.excluded) == self.order.records:
+            return True
         longest = max(high - low for low, high in pairwise((0, *self._ends_of_stretches)))
         return longest < (self.global_batch if self.drops else 1)
 
@@ -369,8 +378,10 @@ class Schedule(PickledByFields):
         """Return the number of steps from a position on with more than ``offset`` records; None if there is no end."""
         if self.end is None:
             return None
+        if self.has_no_step:
+            return 0
         if self.crosses:
-            return max(0, -(-self._size(start, self.end) // self.global_batch)) if self.records else 0
+            return max(0, -(-self._size(start, self.end) // self.global_batch))
         return sum(
             epochs * sum(self._count_in(stretch, offset) for stretch in stretches)
             for stretches, epochs in self._alike(start)
@@ -397,6 +408,8 @@ class Schedule(PickledByFields):
     def step_sizes(self, start: int) -> set[int]:
         """Return the numbers of rows that global batches from a position on may have, with that of whole steps."""
         sizes = {self.global_batch}
+        if self.shortens and self.excluded is not None:
+            return {*range(self.global_batch + 1)}
         if self.shortens:
             for stretches, _ in self._alike(start):
                 sizes.update((stretch.end - stretch.begin) % self.global_batch for stretch in stretches)
@@ -417,12 +430,24 @@ class Schedule(PickledByFields):
         # Without batches a shard skips the steps that are too short to have an element for it.
         count = self.count(self.start, 0 if self.batched else self.shard_index)
         if count is not None:
-            return count
+            return count if self.batched or self.excluded is None else self._count_elements(self.excluded)
         if self.order.described["kind"] == "weighted":
             raise InvalidTypeError("a weighted sample has no end, and so no length: take as many batches as you need")
         if self.records >= MOST_POSITIONS:
             raise InvalidTypeError("a mixture has no end, and so no length: take as many batches from it as you need")
         raise InvalidTypeError("an endless stream has no length: pass num_epochs=")
+
+    def _count_elements(self, excluded: Indices) -> int:
+        """Return how many elements this shard has from ``start`` on, without those of excluded records."""
+        count = 0
+        at_once = _COUNTED_AT_ONCE * self.global_batch
+        for stretch in self.between(self.start, self._stop):
+            for begin in range(stretch.begin, stretch.end, at_once):
+                piece = stretch._replace(begin=begin, end=min(stretch.end, begin + at_once))
+                kept = ~np.isin(piece.all_numbers(), excluded)
+                sizes = np.add.reduceat(kept, np.arange(0, len(kept), self.global_batch), dtype=np.int64)
+                count += int((sizes > self.shard_index).sum())
+        return count
 
     def step(self, number: int) -> StepRange:
         """Return a step of all shards, counted from ``start``, or from the end if the number is negative."""

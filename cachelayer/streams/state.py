@@ -106,10 +106,15 @@ def restore(digests: Digests, name: str, schedule: Schedule, state: Any, workers
     if why_invalid is not None:
         raise StateError(f"the state cannot be continued: {why_invalid}")
     if differs_in_erased:
+        what = "Those that are erased are left out"
+        if schedule.excluded is None:
+            what = (
+                "An erased record raises an ErasedRecordError: fetch(..., erased='exclude') leaves it out, and "
+                "map(fn, on_error='replace') has another stand in for it"
+            )
         warn(
             f"the state was saved over digest {_text(state.get('digest'))}, and is restored over {digests.rows!r}: "
-            "only erased records differ, so numbers and order are the same. An erased record raises an "
-            'ErasedRecordError; map(fn, on_error="replace") has another stand in for it'
+            f"only erased records differ, so numbers and order are the same. {what}"
         )
     return restored, position
 

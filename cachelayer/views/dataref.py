@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, cast
 
 import numpy as np
@@ -43,6 +44,10 @@ class DataRef(View[T], Generic[T]):
         table = self._records.base
         assert isinstance(table, Table) and isinstance(table.shards, VersionRecords)  # noqa: S101, PT018 - it is checked
         return table.shards
+
+    def _without_erased(self) -> DataRef[T]:
+        """Return the same records, of which streams and reads of ranges leave out those that are erased."""
+        return DataRef(self._readable.with_shards(lambda shards: replace(shards, excludes_erased=True)))  # type: ignore[type-var]
 
     @property
     def dataset_id(self) -> str:

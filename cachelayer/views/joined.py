@@ -102,6 +102,7 @@ class Members(PickledByFields):
             is_declared=all(info.is_declared for info in every),
             together=max(info.together for info in every),
             is_growing=any(info.is_growing for info in every),
+            excludes_erased=any(info.excludes_erased for info in every),
         )
 
     def _title(self, name: str) -> str:

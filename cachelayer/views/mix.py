@@ -233,7 +233,7 @@ class Mixture(Generic[T]):
         checked = make_options(self._length, global_batch_size, **options)
         order = self._order(checked.order, blocks, checked.global_batch)
         warn_of_few_lanes(checked.shard_count, order.orders)
-        return stream_of(StepReader(self._records, replace(checked, order=order)))
+        return stream_of(StepReader.of(self._records, replace(checked, order=order)))
 
     def _turns_of(self, global_batch: int) -> Turns:
         """Return which dataset each position belongs to, if a step has so many records."""

@@ -122,7 +122,7 @@ class Sampled(Generic[T]):
             ([['c', 'c', 'c', 'c'], ['c', 'c', 'b', 'c']], True)
         """
         checked = make_options(MOST_POSITIONS, global_batch_size, num_epochs=None, remainder="drop", **options)
-        return stream_of(StepReader(self._records, replace(checked, order=self._order)))
+        return stream_of(StepReader.of(self._records, replace(checked, order=self._order)))
 
     def __repr__(self) -> str:
         return f"Sampled({self._records!r}, seed={self._order.seed}, weights='sha256:{self._order.weights}')"

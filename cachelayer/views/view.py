@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from cachelayer.datasets.dataset_view import DatasetView
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import RecordSpan, T, identity_of_records
-from cachelayer.records.selection import Selection, numbers_or_mask, sliced
+from cachelayer.records.selection import Selection, numbers_or_mask, record_numbers, sliced
 from cachelayer.specs import tree
 from cachelayer.specs.leaf_names import leaf_numbers
 from cachelayer.specs.tree import Tree
@@ -182,7 +182,7 @@ class View(Generic[T]):
             {'label': array([1, 2])}
         """
         base = self._readable.base
-        numbers = self._readable.selection.take(indices)
+        numbers = self._readable.selection.take(self._rows_of(indices))
         if fields is None:
             return base.batch(numbers)
         keys: Any = fields
@@ -192,6 +192,12 @@ class View(Generic[T]):
             keys = tuple(fields)
         check_keys(base.element_spec, keys)
         return base.batch_of_keys(numbers, keys)
+
+    def _rows_of(self, indices: Indices) -> Indices:
+        """Return the indices; for a slice, if erased records are excluded, the numbers of its other records."""
+        if not isinstance(indices, slice) or not self._readable.info.excludes_erased:
+            return indices
+        return np.setdiff1d(record_numbers(indices, len(self)), self.erased, assume_unique=True)
 
     def head(self, n: int = 5) -> list[T]:
         """Return a list of the first elements, to look at them; ``ref[:5]`` is a view.
@@ -208,7 +214,7 @@ class View(Generic[T]):
             >>> letters.head(2), letters[4:].head()
             (['a', 'b'], ['e', 'f'])
         """
-        return self.__getitems__(range(min(integer("n", n, 0), len(self))))
+        return self._readable.base.elements(self._readable.selection.take(self._rows_of(slice(integer("n", n, 0)))))
 
     def __iter__(self) -> Iterator[T]:
         return iter(self.stream())
@@ -284,7 +290,7 @@ class View(Generic[T]):
             options["start"] = position_of(options["start"], None, [records], batch)
         info = records.info
         checked = make_options(len(self), global_batch_size, info.record_nbytes, together=info.together, **options)
-        return stream_of(StepReader(records, checked))
+        return stream_of(StepReader.of(records, checked))
 
     def sources(self, index: SupportsIndex) -> list[RecordSpan]:
         """Return the records of versions that an element was made of.

@@ -293,3 +293,100 @@ def test_states_of_other_records_and_of_what_erasing_cuts_anew_are_refused(three
     for wrong in ({"original": 5}, {"digest": None, "original": old.digest[:8]}):
         with pytest.raises(StateError, match="digest"):
             iter(new.stream(4, **options)).set_state({**state, "digest": "0" * 64, **wrong})
+
+
+def of_two(ref: Any, storage: Storage) -> Any:
+    return cachelayer.mix([(ref, 2), (storage.fetch("other@v1"), 1)])
+
+
+@pytest.mark.filterwarnings("ignore:the state was saved over")
+@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("shuffle", [False, True, Blocks(records=4, lanes=2)])
+def test_a_state_goes_on_over_excluded_records_with_every_other_one_in_its_step(
+    storage: Storage, shuffle: Any, shards: int
+) -> None:
+    options = {"shuffle": shuffle, "seed": 5, "num_epochs": 2} if shuffle else {"num_epochs": 2}
+    ref = submitted(storage, FIXED)
+    steps = [batch["n"].tolist() for batch in ref.stream(4, **options)]
+    state = ref.stream(4, **options).state(2)
+    erased(storage, [*GONE, *range(44, 48)])
+    ref = storage.fetch("d@v1", erased="exclude")
+    gone = ref.erased.tolist()
+    left = [[n for n in step if n not in gone] for step in steps[2:]]
+    for change in (None, lambda element: element):
+        of_shards = []
+        for shard in range(shards):
+            stream = ref.stream(4, **options, shard=(shard, shards))
+            iterator = iter(stream if change is None else stream.map(change))
+            iterator.set_state(state)
+            of_shards.append([batch["n"].tolist() for batch in iterator])
+        assert [[n for rows in step for n in rows] for step in zip(*of_shards, strict=True)] == left
+
+
+@pytest.mark.filterwarnings("ignore:the state was saved over")
+def test_excluded_records_leave_masked_rows_and_no_elements(storage: Storage) -> None:
+    submitted(storage, FIXED)
+    erased(storage, [1, *range(4, 8), 58])
+    ref = storage.fetch("d@v1", erased="exclude")
+    left = np.setdiff1d(np.arange(COUNT), ref.erased).tolist()
+    for stream in (ref.stream(4, remainder="pad"), ref.stream(4, remainder="pad").map(lambda element: element)):
+        rows = [(batch["n"].tolist(), mask.tolist()) for batch, mask in stream]
+        assert rows[0] == ([0, 2, 3, 3], [True, True, True, False])
+        assert rows[1] == ([8] * 4, [False] * 4)
+        assert [n for batch, mask in rows for n, is_real in zip(batch, mask, strict=True) if is_real] == left
+    elements = ref.stream()
+    assert [element["n"] for element in elements] == left
+    assert len(elements) == len(left)
+    of_shards = [ref.stream(shard=(shard, 2)) for shard in (0, 1)]
+    assert [len(stream) for stream in of_shards] == [len(list(stream)) for stream in of_shards]
+    iterator = iter(elements)
+    assert [next(iterator)["n"] for _ in range(4)] == left[:4]
+    again = iter(ref.stream())
+    again.set_state(iterator.get_state())
+    assert next(again)["n"] == left[4]
+    assert len(ref[4:8].stream(2)) == len(list(ref[4:8].stream(2).map(lambda element: element))) == 0
+
+
+def test_ranges_are_read_without_excluded_records_and_numbers_stay(storage: Storage) -> None:
+    submitted(storage, FIXED)
+    erased(storage, GONE)
+    ref = storage.fetch("d@v1", erased="exclude")
+    assert len(ref) == COUNT
+    assert ref.digest == storage.fetch("d@v1").digest
+    for view in (ref, pickle.loads(pickle.dumps(ref)), ref.fields("n"), cachelayer.concat([ref, ref])[:COUNT]):
+        assert view.read(slice(None))["n"].tolist() == LEFT
+        assert view.read(slice(5, 1, -1))["n"].tolist() == [5, 2]
+        assert view.to_arrow()["n"].to_pylist() == LEFT
+        assert [element["n"] for element in view] == LEFT
+        assert [element["n"] for element in view.head(6)] == [0, 1, 2, 5]
+        with pytest.raises(ErasedRecordError):
+            view[31]
+        with pytest.raises(ErasedRecordError):
+            view.read([30, 31])
+    for remainder in ("drop", "wrap"):
+        with pytest.raises(cachelayer.InvalidArgumentError, match="keep"):
+            ref.stream(4, remainder=remainder)
+    with pytest.raises(cachelayer.InvalidArgumentError, match="erased"):
+        storage.fetch("d@v1", erased="skip")  # type: ignore[arg-type]
+
+
+@pytest.mark.filterwarnings("ignore:the state was saved over")
+def test_a_mixture_and_a_newer_version_exclude_erased_records(storage: Storage) -> None:
+    ref = submitted(storage, FIXED)
+    others = [{"n": n, "x": np.zeros(200, np.float32)} for n in range(100, 110)]
+    storage.submit(others, "other@v1", element_spec=FIXED)
+    steps = iter(of_two(ref, storage).stream(6, shuffle=True, seed=1))
+    rows = [next(steps)["n"].tolist() for _ in range(20)]
+    state = of_two(ref, storage).stream(6, shuffle=True, seed=1).state(2)
+    erased(storage, GONE)
+    ref = storage.fetch("d@v1", erased="exclude")
+    iterator = iter(of_two(ref, storage).stream(6, shuffle=True, seed=1))
+    iterator.set_state(state)
+    assert [next(iterator)["n"].tolist() for _ in rows[2:]] == [[n for n in step if n not in GONE] for step in rows[2:]]
+    storage.append("d@v1", "v2", others)
+    growing = iter(ref.stream(4, shuffle=True, seed=1, num_epochs=2))
+    numbers = [n for _ in range(3) for n in next(growing)["n"].tolist()]
+    growing.advance_to(storage.fetch("d@v2", erased="exclude"))
+    numbers += [n for batch in growing for n in batch["n"].tolist()]
+    assert sorted(numbers[: len(LEFT)]) == LEFT
+    assert sorted(numbers[len(LEFT) :][:10]) == list(range(100, 110))

@@ -98,7 +98,7 @@ class Chunk(Generic[T]):
 
 def read_chunk(reader: StepReader, begin: int, steps: StepRange, held: HeldOf, context: ReadContext) -> Chunk[Any]:
     """Read a chunk that is asked for by the position ``begin``; keep the items before an error that ends it."""
-    after = steps.after
+    after = reader.positions_after(steps)
     items, failure = reader.read(steps, context, held)
     if failure is not None:
         clear_callers(failure)

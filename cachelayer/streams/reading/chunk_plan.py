@@ -9,15 +9,15 @@ order ``[3 0 8 7 5 1 6 4 2 9]``, the plan of shard 0 of 2 for a chunk of steps 0
     splits       0     2     4   5              rows splits[t] to splits[t + 1] belong to step t of the chunk
     sizes        4     4     2                  records of each step, over all shards
 
-Rows come in the order of their positions, with two exceptions: rows that fill up a short step repeat its last position;
-and in an order in blocks, the rows of a step are arranged by lanes.
+Records that are excluded have no row. Rows come in the order of their positions, with two exceptions: rows that fill up
+a short step repeat its last position; and in an order in blocks, the rows of a step are arranged by lanes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, cast
 
 import numpy as np
@@ -68,6 +68,8 @@ class ChunkPlan:
 
 def plan_of(schedule: Schedule, steps: StepRange) -> ChunkPlan:
     """Return the plan of some steps."""
+    if schedule.excluded is not None:
+        return _plan_without(schedule.excluded, schedule, steps)
     stretches = [*schedule.between(steps.begin, steps.end)]
     batch = schedule.global_batch
     whole, rest = divmod(sum(stretch.end - stretch.begin for stretch in stretches), batch)
@@ -96,6 +98,44 @@ def plan_of(schedule: Schedule, steps: StepRange) -> ChunkPlan:
     for rows, stretch in _by_stretch(stretches, positions):
         numbers[rows] = stretch.numbers(positions[rows])
     return ChunkPlan(steps, stretches, positions, numbers, [*accumulate(widths)], sizes)
+
+
+def _plan_without(excluded: Indices, schedule: Schedule, steps: StepRange) -> ChunkPlan:
+    """Return the plan of some steps without excluded records: shards share what is left of each as a short step."""
+    every = replace(schedule, excluded=None, shard_index=0, shard_count=1, rows=None, remainder="keep")
+    plan = plan_of(every, steps)
+    kept = np.flatnonzero(~np.isin(plan.numbers, excluded))
+    splits = kept.searchsorted(plan.splits).tolist()
+    positions = [plan.positions[:0]]
+    numbers = [plan.numbers[:0]]
+    for step, (begin, end) in enumerate(pairwise(splits)):
+        rows = schedule.rows_of(end - begin)
+        of_step = plan.positions[kept[begin:end]], plan.numbers[kept[begin:end]]
+        if schedule.pads:
+            # Rows that fill up a step repeat its last record; of a step of which nothing is left, the one that follows.
+            rows = np.minimum(rows, max(end - begin, 1) - 1)
+            of_step = of_step if begin < end else _next_kept(excluded, every, plan.steps[step].begin)
+        positions.append(of_step[0][rows])
+        numbers.append(of_step[1][rows])
+    return ChunkPlan(
+        steps,
+        plan.stretches,
+        np.concatenate(positions),
+        np.concatenate(numbers),
+        [*accumulate(map(len, positions))],
+        np.diff(splits).tolist(),
+    )
+
+
+def _next_kept(excluded: Indices, schedule: Schedule, position: int) -> tuple[Indices, Indices]:
+    """Return the next position whose record is not excluded, and the number of this record, each in an array."""
+    for stretch in schedule.stretches(position):
+        for begin in range(stretch.begin, stretch.end, _SEARCHED):
+            numbers = stretch._replace(begin=begin, end=min(stretch.end, begin + _SEARCHED)).all_numbers()
+            kept = np.flatnonzero(~np.isin(numbers, excluded))[:1]
+            if len(kept):
+                return kept + begin, numbers[kept]
+    raise AssertionError("stretches have no end")
 
 
 def _arranges(schedule: Schedule) -> bool:

@@ -72,6 +72,37 @@ class StepReader:
     """Given an item and the number of rows of its global batch (1 for an element), returns what to hand out; None to
     hand out items as they are."""
 
+    @classmethod
+    def of(cls, records: DatasetRows[Any], schedule: Schedule) -> StepReader:
+        """Return the reader of some records; erased ones are excluded if the records say so."""
+        return cls(records, schedule).over(records)
+
+    def over(self, records: DatasetRows[Any]) -> StepReader:
+        """Return the reader of the same steps over other records."""
+        excluded = records.origins.erased if records.info.excludes_erased else None
+        if excluded is None and self.schedule.excluded is None:
+            return replace(self, records=records)
+        schedule = replace(self.schedule, excluded=excluded)
+        if schedule.records >= MOST_POSITIONS:
+            # Mixtures and samples have one epoch, which never ends, so they have no remainder otherwise.
+            schedule = replace(schedule, remainder="keep")
+        divides = schedule.batched or schedule.shard_count > 1
+        if excluded is not None and divides and (schedule.drops or schedule.crosses):
+            raise InvalidArgumentError(
+                f"remainder={schedule.remainder!r} over {records.info.name}, of which erased records are left out, so "
+                "that steps are shorter: pass remainder='keep' or 'pad'; or fetch it without erased='exclude', and let "
+                "others stand in, with map(fn, on_error='replace')"
+            )
+        return replace(self, records=records, schedule=schedule)
+
+    def positions_after(self, steps: StepRange) -> list[int]:
+        """Return the position after each item of some steps, then that after the last step."""
+        after = steps.after
+        if self.schedule.batched or self.schedule.excluded is None:
+            return after
+        counts = np.diff(plan_of(self.schedule, steps).splits).tolist()
+        return [*(position for position, count in zip(after, counts, strict=True) if count), after[-1]]
+
     @property
     def rows_per_step(self) -> int:
         """The number of rows that are read of a whole step."""
@@ -293,7 +324,7 @@ class StepReader:
 
     def _plan_of_first_row(self, step: StepRange) -> ChunkPlan:
         """Return the plan of the first row of a step, which may be another shard's."""
-        return plan_of(replace(self.schedule, rows=lambda _: np.arange(1)), step)
+        return plan_of(replace(self.schedule, rows=lambda _: np.arange(1), remainder="pad"), step)
 
     # What functions of elements pass on.
     #
@@ -333,7 +364,7 @@ class StepReader:
         while True:
             try:
                 alone = StepRange(range(position, position + 1), position + 1, position + 1)
-                first = self._first_row(alone, context, position)
+                first = self._first_row(alone, context, decides=True)
                 return cast(Mapping[str, Any], first.passed_on)
             except Exception as error:
                 tried += 1
@@ -341,11 +372,15 @@ class StepReader:
                 if tried == GROUP or not is_of_element(error) or schedule.at(position) is None:
                     raise
 
-    def _first_row(self, step: StepRange, context: ReadContext, deciding: int | None = None) -> Elements:
-        """Return the element in the first row of a step, which may be another shard's; raise its error if it fails."""
+    def _first_row(self, step: StepRange, context: ReadContext, *, decides: bool = False) -> Elements:
+        """Return the element in the first row of a step, which may be another shard's; raise its error if it fails.
+
+        It may decide what functions pass on.
+        """
         from cachelayer.streams.reading.elements import Elements
 
         plan = self._plan_of_first_row(step)
+        deciding = plan.positions.item(0) if decides else None
         elements = Elements(self, plan, ReadContext(context.closed, context.submit), deciding=deciding)
         if elements.error is None:
             return elements
