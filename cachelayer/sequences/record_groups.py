@@ -21,6 +21,7 @@ from cachelayer.datasets.dataset_view import DatasetView
 from cachelayer.datasets.field_values import FieldReader, distinct_rows
 from cachelayer.datasets.origins import derived_digest
 from cachelayer.errors import InvalidArgumentError
+from cachelayer.protocols import Origins
 from cachelayer.records.keys import sortable
 from cachelayer.sequences.stored_plans import PlanMaker, plan_of
 from cachelayer.specs.dtypes import is_string, number_kind
@@ -68,16 +69,27 @@ class RecordGroups(PickledByFields):
     def _reader(self) -> FieldReader:
         return FieldReader(self.records, self.call)
 
+    @property
+    def _origins(self) -> Origins:
+        """The origins of what decides the groups."""
+        leaves = self.records.leaves
+        if leaves is None:
+            return self.records.origins
+        return self.records.origins_of_leaves([leaf_number(leaves.codec.spec, name) for name in self._names])
+
     @cached_property
     def digest(self) -> str:
         """The digest of the plan."""
-        origins = self.records.origins
-        leaves = self.records.leaves
-        if leaves is not None:
-            spec = leaves.codec.spec
-            origins = self.records.origins_of_leaves([leaf_number(spec, name) for name in self._names])
+        return self._digest_over(self._origins.digests.rows)
+
+    def _digest_over(self, rows: str) -> str:
         parameters: dict[str, Any] = {"by": list(self.by), "order": self.order, **self.gap_parameter}
-        return derived_digest(origins.digests.rows, "groups", parameters)
+        return derived_digest(rows, "groups", parameters)
+
+    def earlier_digest(self, segments: int) -> str | None:
+        """Return the digest of the plan of the first segments of the records; None if it is not known."""
+        rows = self._origins.earlier_digest(segments)
+        return None if rows is None else self._digest_over(rows)
 
     @property
     def gap_parameter(self) -> dict[str, float]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 
 from cachelayer.datasets.dataset import BaseDataset
 from cachelayer.datasets.dataset_view import DatasetView
-from cachelayer.datasets.origins import digests_of_rows, origins_of_rows
+from cachelayer.datasets.origins import derived_digest, digests_of_rows, origins_of_rows
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import Digests, Held, Info, Needed, Origins, Sources
 from cachelayer.records.codec import Codec, codec_for
@@ -51,23 +52,59 @@ class SeriesWindows(BaseDataset):
     def records(self) -> DatasetView:
         return self.groups.records
 
-    @cached_property
-    def _digests(self) -> Digests:
+    @property
+    def _parameters(self) -> dict[str, Any]:
         groups = self.groups
-        parameters: dict[str, Any] = {
+        return {
             "by": list(groups.by),
             "order": groups.order,
             "length": self.length,
             "stride": self.stride,
             **groups.gap_parameter,
         }
-        return digests_of_rows(self.records.origins.digests.elements, groups.digest, "rolling", parameters, {})
+
+    @cached_property
+    def _digests(self) -> Digests:
+        elements = self.records.origins.digests.elements
+        return digests_of_rows(elements, self.groups.digest, "rolling", self._parameters, {})
 
     @property
     def origins(self) -> Origins:
+        # Windows that moved count as windows of the last segment.
+        ends = accumulate(self._windows_before, lambda end, count: end if count is None else count, initial=0)
         return origins_of_rows(
-            self.records.origins, self.info.title, "rolling", digests=self._digests, segments=(len(self),)
+            self.records.origins,
+            self.info.title,
+            "rolling",
+            digests=self._digests,
+            segments=tuple(after - before for before, after in pairwise(ends)),
+            earlier=self._earlier_digest,
         )
+
+    @cached_property
+    def _windows_before(self) -> list[int | None]:
+        """For the end of each segment of the records, the number of windows over those before it.
+
+        They are the first windows, if the records of later segments come after them in the order of the series; None
+        if some come before or among them, as those of all but the last series do.
+        """
+        groups = self.groups
+        members = groups.members[: int(groups.splits[-1])]
+        highest = np.maximum.accumulate(members)
+        ends = np.cumsum(self.records.origins.segments)
+        counts: list[int | None] = []
+        for end, size in zip(ends.tolist(), np.sort(members).searchsorted(ends).tolist(), strict=True):
+            if size and highest[size - 1] >= end:
+                counts.append(None)
+                continue
+            series = groups.group_of[members[size - 1]] if size else 0
+            in_series = size - int(groups.splits[series])
+            counts.append(int(self._splits[series]) + max((in_series - self.length) // self.stride + 1, 0))
+        return counts
+
+    def _earlier_digest(self, segments: int) -> str | None:
+        digest = None if self._windows_before[segments - 1] is None else self.groups.earlier_digest(segments)
+        return None if digest is None else derived_digest(digest, "rolling", self._parameters)
 
     @cached_property
     def element_spec(self) -> Tree:

@@ -119,8 +119,9 @@ def _check_begins(newer: Any, after: Origins, before: Origins, count: int) -> No
         raise InvalidArgumentError(
             f"advance_to({newer!r}): it does not begin with the {count} elements of this stream, of digest "
             f"{digest!r}: pass the same view of the version that append() made. Elements of some views "
-            "change or move with new records, such as a last window that is padded, rows in reverse, or the second "
-            "part of a concat(): begin a stream of those at the end of an epoch, newer.stream(...)"
+            "change or move with new records, such as a last window that is padded, rows in reverse, the second part "
+            "of a concat(), or a series of rolling() before the last one: begin a stream of those at the end of an "
+            "epoch, newer.stream(...)"
         )
 
 

@@ -164,6 +164,70 @@ def test_series_grow_when_records_are_appended_and_lose_those_that_are_erased(tm
     assert len(list(view.stream(4))) == -(-len(expected) // 4)
 
 
+def of_days(sensors: Any, begin: int) -> dict[str, Any]:
+    """Rows in the order of their time, one a day."""
+    return {
+        "sensor": np.array(sensors),
+        "time": np.arange(begin, begin + len(sensors)),
+        "x": np.arange(len(sensors)) * 0.5,
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "first", "then"),
+    [
+        ({"order": "time"}, [1] * 9, [1] * 5),
+        ({"order": "time", "stride": 2, "max_gap": 1}, [1] * 9, [1] * 4),
+        ({"by": "sensor", "order": "time"}, [1, 2, 1, 2, 1, 1, 2, 2, 2], [2, 3, 2, 3, 3]),
+        ({"by": "sensor"}, [1] * 9, [4, 4, 3, 4, 3, 3]),
+        ({}, [1, 2] * 4, [1]),
+    ],
+)
+def test_a_stream_advances_when_the_last_series_grows_or_later_ones_come(
+    tmp_path: Path, options: dict[str, Any], first: list[int], then: list[int]
+) -> None:
+    storage = Storage(tmp_path)
+    storage.cache(of_days(first, 0), "rows@v1")
+    storage.append("rows@v1", "v2", of_days(then, len(first)))
+    storage.append("rows@v2", "v3", of_days(then, len(first) + len(then)))
+    old, *newer = (storage.fetch(f"rows@{version}").rolling(3, **options) for version in ("v1", "v2", "v3"))
+    for longer in newer[: 1 if "by" in options else 2]:
+        assert spans_of(longer)[: len(old)] == spans_of(old)
+        iterator = iter(old.stream(2, shuffle=True, seed=4))
+        state = [next(iterator), iterator.get_state()][1]
+        iterator.advance_to(longer)
+        rest = [batch["time"].tolist() for batch in iterator]
+        seen = [
+            tuple(window)
+            for batch in [old.stream(2, shuffle=True, seed=4)[0]["time"].tolist(), *rest]
+            for window in batch
+        ]
+        assert sorted(seen) == sorted(tuple(window) for window in longer.read(slice(None))["time"].tolist())
+        again = iter(old.stream(2, shuffle=True, seed=4))
+        again.set_state(state)
+        again.advance_to(longer)
+        restored = iter(longer.stream(2, shuffle=True, seed=4))
+        restored.set_state(again.get_state())
+        assert [batch["time"].tolist() for batch in restored] == rest
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [(of_days([1, 2] * 4, 0), of_days([1, 2], 8)), (of_days([1] * 8, 5), of_days([1] * 3, 0))],
+    ids=["a series before the last", "earlier times"],
+)
+def test_a_stream_does_not_advance_if_windows_change_or_move(
+    tmp_path: Path, first: dict[str, Any], then: dict[str, Any]
+) -> None:
+    storage = Storage(tmp_path)
+    storage.cache(first, "rows@v1")
+    storage.append("rows@v1", "v2", then)
+    old, new = (storage.fetch(f"rows@{version}").rolling(3, by="sensor", order="time") for version in ("v1", "v2"))
+    iterator = iter(old.stream(2))
+    with pytest.raises(InvalidArgumentError, match="series"):
+        iterator.advance_to(new)
+
+
 def test_views_before_and_after_it(ref: Any, tmp_path: Path) -> None:
     chosen = ref.where("time > 5")
     numbers = [number for number, each in enumerate(ROWS) if each["time"] > 5]
