@@ -17,7 +17,8 @@ from cachelayer.streams.cursor import ChunksWithStates, Cursor
 from cachelayer.streams.iterator import StreamIterator
 from cachelayer.streams.reading.chunk_plan import plan_chunk, plan_of, ranges_with
 from cachelayer.streams.reading.failures import MOST_FAILURES
-from cachelayer.streams.reading.step_reader import Learned, StepReader
+from cachelayer.streams.reading.functions import BatchMap, ElementMap, Learned, keyed_generators
+from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.schedule import Schedule
 from cachelayer.support.arguments import boolean, explains_options, integer, is_choice
 from cachelayer.support.user_warnings import warn
@@ -132,8 +133,6 @@ class Stream(Generic[T]):
             InvalidArgumentError: if ``rng`` is True and the stream has no seed, if :meth:`map_batches` was called
                 before, or if another argument is invalid.
         """
-        from cachelayer.streams.reading.functions import ElementMap
-
         if self._reader.batch_maps:
             raise InvalidArgumentError("call map() before map_batches(): it takes elements, not batches")
         generators = self._generators("map", rng)
@@ -148,8 +147,6 @@ class Stream(Generic[T]):
         Raises:
             InvalidArgumentError: if the stream has no seed.
         """
-        from cachelayer.streams.reading.functions import keyed_generators
-
         of_torch = isinstance(rng, str) and rng == "torch"
         if not of_torch and not boolean("rng", rng):
             return None
@@ -203,8 +200,6 @@ class Stream(Generic[T]):
             InvalidArgumentError: if the stream has no batches, if it has no seed for ``rng``, if a function of global
                 batches comes after one of local batches, or if failures are to be replaced.
         """
-        from cachelayer.streams.reading.functions import BatchMap
-
         if _failures_to_replace(on_error, MOST_FAILURES) is not None:
             raise InvalidArgumentError(
                 "map_batches(on_error='replace'): nobody knows which element of a batch failed: do what may fail in "

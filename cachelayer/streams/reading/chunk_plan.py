@@ -175,6 +175,11 @@ def plan_chunk(schedule: Schedule, position: int, most: int) -> ChunkPlan | None
     return None if steps is None else plan_of(schedule, steps)
 
 
+def plan_of_first_row(schedule: Schedule, step: StepRange) -> ChunkPlan:
+    """Return the plan of the first row of a step, which may be another shard's."""
+    return plan_of(replace(schedule, rows=lambda _: np.arange(1), remainder="pad"), step)
+
+
 def ranges_with(schedule: Schedule, records: Indices) -> list[tuple[int, int]]:
     """Return the begins and ends of the steps that have some of these records, from ``start`` on.
 

@@ -13,21 +13,126 @@ a function that fails for the element of row 6::
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
-from cachelayer.protocols import Attempted
-from cachelayer.streams.order.orders import stand_ins
-from cachelayer.streams.reading.chunk_plan import ChunkPlan, HeldOf, read_in_place
-from cachelayer.streams.reading.failures import Failure, ReadContext, attempt, failure_of, no_stand_in_error, too_many
-from cachelayer.streams.reading.functions import Rows, Stage
+from cachelayer.protocols import Attempted, DatasetRows, Stacker
+from cachelayer.streams.order.orders import GROUP, stand_ins
+from cachelayer.streams.reading.chunk_plan import ChunkPlan, HeldOf, plan_of_first_row, read_in_place
+from cachelayer.streams.reading.failures import (
+    Failure,
+    ReadContext,
+    attempt,
+    failure_of,
+    is_of_element,
+    no_stand_in_error,
+    too_many,
+)
+from cachelayer.streams.reading.functions import ElementMap, ElementRows, Learned, Stage
+from cachelayer.streams.schedule import Schedule, StepRange
+from cachelayer.support.locks import cached_property
 
-if TYPE_CHECKING:
-    from cachelayer.streams.reading.step_reader import StepReader
+
+@dataclass(frozen=True)
+class ElementReader:
+    """Reads the elements of a stream: its records after the functions of elements.
+
+    A leaf that the functions pass on unchanged is batched as in the dataset, such as texts of various lengths as a
+    Ragged. A leaf that they make is stacked. All batches must agree on which leaves are passed on, whichever batch or
+    shard is read first. So what they make of the first element of the stream decides, when a first chunk is read.
+    """
+
+    records: DatasetRows[Any]
+    schedule: Schedule
+    maps: tuple[ElementMap, ...]
+    learned: Learned
+    max_failures: int | None
+    """How many failed elements an iterator may replace by stand-ins; None to raise the first failure."""
+
+    @cached_property
+    def stacker(self) -> Stacker:
+        """The stacker of elements of the dataset, before functions change them."""
+        # Elements of all buckets have the same leaves, only in other shapes.
+        return self.records.padded_as(0).stacking()
+
+    @property
+    def may_be_none(self) -> bool:
+        """Whether elements may be None. Only records that are wrapped are read to find it out."""
+        return bool(getattr(self.records.element_spec, "nullable", False))
+
+    def elements(self, plan: ChunkPlan, context: ReadContext, held: HeldOf) -> Elements:
+        """Return the elements of a chunk, to be handed out one by one."""
+        return Elements(self, plan, context, held)
+
+    def to_stack(self, plan: ChunkPlan, context: ReadContext, held: HeldOf) -> Elements:
+        """Return the elements of a chunk, of which :meth:`batches` makes batches."""
+        return Elements(self, plan, context, held, self._deciding_position)
+
+    def batches(self, elements: Elements, plan: ChunkPlan, context: ReadContext) -> Iterator[Any]:
+        """Yield the batch of each step up to the error that ends the elements."""
+        for number, (begin, end) in enumerate(pairwise(plan.splits)):
+            if end > len(elements.values):
+                return
+            values = elements.values[begin:end]
+            if begin == end:
+                # This shard has no row of this step. Its empty batch has the structure of the first row, which another
+                # shard has; if that row fails, the other shard counts it.
+                values = self._first_row(plan.steps[number], context).values
+            yield self.stacker.collate(values, self._passed_on(elements, context), end - begin)
+
+    @property
+    def _deciding_position(self) -> int | None:
+        """The position of the element that decides what functions pass on; None if that is decided."""
+        if self.learned.passed_on is None:
+            specs = (each.declared for each in reversed(self.maps) if each.declared is not None)
+            varying = next(specs, self.stacker).varying
+            # What a declared spec says is batched so, and no function behind the last one changes it.
+            if not varying or self.maps[-1].declared is not None:
+                self.learned.passed_on = varying
+        return self.schedule.next_start(0) if self.learned.passed_on is None else None
+
+    def _passed_on(self, elements: Elements, context: ReadContext) -> Mapping[str, Any]:
+        """Return the specs of the leaves that functions pass on, by their paths in what they make."""
+        if self.learned.passed_on is None:
+            passed_on = elements.passed_on
+            self.learned.passed_on = self._decided(context) if passed_on is None else passed_on
+        return self.learned.passed_on
+
+    def _decided(self, context: ReadContext) -> Mapping[str, Any]:
+        """Return what functions pass on of the first element of the stream, or of the first that does not fail."""
+        schedule = self.schedule
+        position = schedule.next_start(0)
+        tried = 0
+        while True:
+            try:
+                alone = StepRange(range(position, position + 1), position + 1, position + 1)
+                first = self._first_row(alone, context, decides=True)
+                return cast(Mapping[str, Any], first.passed_on)
+            except Exception as error:
+                tried += 1
+                position = schedule.next_start(position + 1)
+                if tried == GROUP or not is_of_element(error) or schedule.at(position) is None:
+                    raise
+
+    def _first_row(self, step: StepRange, context: ReadContext, *, decides: bool = False) -> Elements:
+        """Return the element in the first row of a step, which may be another shard's; raise its error if it fails.
+
+        It may decide what functions pass on.
+        """
+        plan = plan_of_first_row(self.schedule, step)
+        deciding = plan.positions.item(0) if decides else None
+        elements = Elements(self, plan, ReadContext(context.closed, context.submit), deciding=deciding)
+        if elements.error is None:
+            return elements
+        try:
+            raise elements.error
+        finally:
+            del elements
 
 
 class Elements:
@@ -38,7 +143,7 @@ class Elements:
 
     def __init__(
         self,
-        reader: StepReader,
+        reader: ElementReader,
         plan: ChunkPlan,
         context: ReadContext,
         held: HeldOf = read_in_place,
@@ -50,7 +155,7 @@ class Elements:
         self._plan = plan
         self._context = context
         self._deciding = deciding
-        self._rows = Rows(plan.numbers, plan.positions)
+        self._rows = ElementRows(plan.numbers, plan.positions)
         self._firsts: Sequence[int] = range(len(plan.positions))
         """The row of the chunk in which each element comes first."""
         elements_of_rows = None
@@ -101,7 +206,7 @@ class Elements:
                 break
         return attempted
 
-    def _apply_functions(self, attempted: Attempted, rows: Rows) -> Attempted:
+    def _apply_functions(self, attempted: Attempted, rows: ElementRows) -> Attempted:
         """Return what all functions make of elements; see which leaves of the deciding one they pass on."""
         passing = [self._reader.stacker.passing(element) for element in self._deciding_in(attempted, rows)]
         for function in self._reader.maps:
@@ -118,7 +223,7 @@ class Elements:
             self.passed_on = find_passed_on(element)
         return attempted
 
-    def _deciding_in(self, attempted: Attempted, rows: Rows) -> list[Any]:
+    def _deciding_in(self, attempted: Attempted, rows: ElementRows) -> list[Any]:
         """Return the deciding element in a list, which is empty if these rows do not have it, or it has failed."""
         if self._deciding is None:
             return []
@@ -157,7 +262,7 @@ class Elements:
         tried = [number]
         for attempts, candidate in enumerate(candidates, 1):
             tried.append(candidate + stretch.first)
-            rows = Rows(np.array(tried[-1:]), np.array([position]), attempts)
+            rows = ElementRows(np.array(tried[-1:]), np.array([position]), attempts)
             attempted = self._apply_functions(records.try_elements(rows.numbers, stops=False), rows)
             if attempted.ended:
                 raise attempted.ended.pop(0)
@@ -172,7 +277,7 @@ class Elements:
         return failure_of(int(self._rows.numbers[row]), int(self._rows.positions[row]), element_error, stand_in)
 
 
-def _changed(attempted: Attempted, rows: Rows, stage: Stage) -> Attempted:
+def _changed(attempted: Attempted, rows: ElementRows, stage: Stage) -> Attempted:
     """Return what a stage makes of the elements that have not failed, with the errors so far."""
     if not attempted.failed and not attempted.ended:
         return stage(attempted.elements, rows)

@@ -1,9 +1,15 @@
-"""The user's functions of elements and batches: how they are called, in which threads, with which random numbers."""
+"""The user's functions of elements and batches: how they are called, in which threads, with which random numbers.
+
+Functions that take the global generators of random numbers instead are warned of.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
+import pickle
+import random
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise, repeat
@@ -16,9 +22,10 @@ from cachelayer.protocols import Attempted, Stacker
 from cachelayer.streams.order.permutation import Indices
 from cachelayer.streams.reading.failures import ReadContext, attempt, is_of_element
 from cachelayer.support.locks import ProcessLock
+from cachelayer.support.user_warnings import warn
 
 
-class Rows(NamedTuple):
+class ElementRows(NamedTuple):
     """Rows that elements are made for."""
 
     numbers: Indices
@@ -28,12 +35,25 @@ class Rows(NamedTuple):
     attempts: int = 0
     """How many other records were tried before at these positions."""
 
-    def some(self, rows: Any) -> Rows:
-        return Rows(self.numbers[rows], self.positions[rows], self.attempts)
+    def some(self, rows: Any) -> ElementRows:
+        return ElementRows(self.numbers[rows], self.positions[rows], self.attempts)
 
 
-Stage = Callable[[Sequence[Any], Rows], Attempted]
+Stage = Callable[[Sequence[Any], ElementRows], Attempted]
 """Makes elements of the elements of some rows."""
+
+
+@dataclass(eq=False)
+class Learned:
+    """Facts about the functions of a stream that reading has shown. All readers of the stream share them."""
+
+    passed_on: Mapping[str, Any] | None = None
+    """The spec of each leaf of the dataset that the functions return unchanged, by its path in the returned element.
+    Leaves whose batches are plain arrays are left out. None before the first batch."""
+    has_warned: bool = False
+    """Whether there was a warning of a failure that no iterator counts."""
+    has_watched: bool = False
+    """Whether a chunk was read to see if functions change global generators of random numbers."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +77,7 @@ class ElementMap:
     _lock: ProcessLock = field(default_factory=ProcessLock, compare=False, repr=False)
 
     def call(
-        self, context: ReadContext, may_be_none: Callable[[], bool], elements: Sequence[Any], rows: Rows
+        self, context: ReadContext, may_be_none: Callable[[], bool], elements: Sequence[Any], rows: ElementRows
     ) -> Attempted:
         """Call the function once for each element, in its threads.
 
@@ -77,7 +97,7 @@ class ElementMap:
         return attempted
 
     def _call_here(
-        self, context: ReadContext, may_be_none: Callable[[], bool], elements: Sequence[Any], rows: Rows
+        self, context: ReadContext, may_be_none: Callable[[], bool], elements: Sequence[Any], rows: ElementRows
     ) -> Attempted:
         attempted = Attempted.of_rows(len(elements))
         drawn: Iterable[tuple[Any, ...]] = repeat(())
@@ -98,7 +118,7 @@ class ElementMap:
                 break
         return attempted
 
-    def conform(self, declared: Stacker, values: Sequence[Any], rows: Rows) -> Attempted:
+    def conform(self, declared: Stacker, values: Sequence[Any], rows: ElementRows) -> Attempted:
         """Convert what the function returned to the declared spec."""
         conformed, error = attempt(declared.conform, values)
         if error is None:
@@ -239,3 +259,35 @@ def returned_none(method: str, where: str, record: int | None) -> ElementError:
         record=record,
         hint="Did the function forget to return it?",
     )
+
+
+@contextmanager
+def warning_of_global_random(*, draws: bool) -> Iterator[None]:
+    """Warn if what runs within changes the state of a global generator: of Python, numpy or PyTorch.
+
+    With ``draws``, functions get generators: in a process that reads only, they may seed the global ones from these.
+    """
+    from multiprocessing import parent_process
+
+    if draws and parent_process() is not None:
+        yield
+        return
+    before = _states()
+    yield
+    changed = [name for name, state in _states().items() if state != before.get(name, state)]
+    if changed:
+        warn(
+            f"a function passed to map() or map_batches() seeds or draws from the global generator of "
+            f"{' and '.join(changed)}, which other threads and your program use too: its numbers differ from run to "
+            "run. Take them from the generator that map(fn, rng=True) passes, or rng='torch' for a torch.Generator; "
+            "functions that have no argument for one need loader(num_workers=...), and must be seeded by rng each time"
+        )
+
+
+def _states() -> dict[str, Any]:
+    of_numpy = np.random.get_state(legacy=False)
+    states: dict[str, Any] = {"random": random.getstate(), "numpy.random": pickle.dumps(of_numpy)}
+    torch = sys.modules.get("torch")
+    if hasattr(torch, "get_rng_state"):
+        states["torch"] = torch.get_rng_state().numpy().tobytes()  # type: ignore[union-attr]
+    return states

@@ -11,49 +11,41 @@ An *item* is what comes out: the batch of a step or, without batches, an element
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, repeat, takewhile
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from cachelayer.errors import InvalidArgumentError
-from cachelayer.protocols import DatasetRows, Stacker, identity_of_records, takes_requests
-from cachelayer.streams.order.orders import GROUP, MOST_POSITIONS
+from cachelayer.protocols import DatasetRows, identity_of_records, takes_requests
+from cachelayer.streams.order.orders import MOST_POSITIONS
 from cachelayer.streams.order.permutation import Indices
-from cachelayer.streams.reading.chunk_plan import ChunkPlan, plan_chunk, plan_of, read_in_place
+from cachelayer.streams.reading.chunk_plan import (
+    ChunkPlan,
+    HeldOf,
+    plan_chunk,
+    plan_of,
+    plan_of_first_row,
+    read_in_place,
+)
 from cachelayer.streams.reading.failures import (
     Failure,
     ReadContext,
     attempt,
     clear_callers,
-    is_of_element,
     too_many,
     warn_of_failure,
 )
+from cachelayer.streams.reading.functions import BatchMap, ElementMap, Learned, rows_of_batch, warning_of_global_random
 from cachelayer.streams.schedule import Schedule, StepRange
 from cachelayer.streams.state import state_of
 from cachelayer.support.locks import cached_property
 
 if TYPE_CHECKING:
-    from cachelayer.streams.reading.chunk_plan import HeldOf
-    from cachelayer.streams.reading.elements import Elements
-    from cachelayer.streams.reading.functions import BatchMap, ElementMap
-
-
-@dataclass(eq=False)
-class Learned:
-    """Facts about the functions of a stream that reading has shown. All readers of the stream share them."""
-
-    passed_on: Mapping[str, Any] | None = None
-    """The spec of each leaf of the dataset that the functions return unchanged, by its path in the returned element.
-    Leaves whose batches are plain arrays are left out. None before the first batch."""
-    has_warned: bool = False
-    """Whether there was a warning of a failure that no iterator counts."""
-    has_watched: bool = False
-    """Whether a chunk was read to see if functions change global generators of random numbers."""
+    from cachelayer.streams.reading.elements import ElementReader
 
 
 @dataclass(frozen=True)
@@ -261,17 +253,19 @@ class StepReader:
         """Return the context in which a chunk is read; for the first, one that warns of global random numbers."""
         if self.learned.has_watched or not self.is_mapped:
             return nullcontext()
-        from cachelayer.streams.reading.global_random import warning_of_global_random
-
         self.learned.has_watched = True
         return warning_of_global_random(draws=self.drawing > 0)
+
+    @cached_property
+    def _element_reader(self) -> ElementReader:
+        from cachelayer.streams.reading.elements import ElementReader
+
+        return ElementReader(self.records, self.schedule, self.maps, self.learned, self.max_failures)
 
     def _append_elements(
         self, items: list[Any], plan: ChunkPlan, context: ReadContext, held: HeldOf
     ) -> BaseException | None:
-        from cachelayer.streams.reading.elements import Elements
-
-        elements = Elements(self, plan, context, held)
+        elements = self._element_reader.elements(plan, context, held)
         if self.convert is None:
             items.extend(elements.values)
         else:
@@ -282,24 +276,15 @@ class StepReader:
     def _append_batches(
         self, items: list[Any], plan: ChunkPlan, context: ReadContext, held: HeldOf
     ) -> BaseException | None:
-        if not self.maps:
-            for number, batch in enumerate(self._batches(plan, held)):
-                items.append(self._finish(plan, number, batch, context))
-            return None
-        from cachelayer.streams.reading.elements import Elements
-
-        elements = Elements(self, plan, context, held, self._deciding_position)
-        for number, (begin, end) in enumerate(pairwise(plan.splits)):
-            if end > len(elements.values):
-                return elements.error
-            values = elements.values[begin:end]
-            if begin == end:
-                # This shard has no row of this step. Its empty batch has the structure of the first row, which another
-                # shard has; if that row fails, the other shard counts it.
-                values = self._first_row(plan.steps[number], context).values
-            batch = self.stacker.collate(values, self._passed_on(elements, context), end - begin)
+        elements = None
+        if self.maps:
+            elements = self._element_reader.to_stack(plan, context, held)
+            batches = self._element_reader.batches(elements, plan, context)
+        else:
+            batches = self._batches(plan, held)
+        for number, batch in enumerate(batches):
             items.append(self._finish(plan, number, batch, context))
-        return elements.error
+        return None if elements is None else elements.error
 
     def _batches(self, plan: ChunkPlan, held: HeldOf) -> Iterator[Any]:
         """Yield the batch of records of each step.
@@ -315,84 +300,12 @@ class StepReader:
             if begin == end:
                 # This shard has no row of this step. Its empty batch has the shape of the first row, which another
                 # shard has.
-                first = self._plan_of_first_row(plan.steps[number]).numbers.item(0)
+                first = plan_of_first_row(self.schedule, plan.steps[number]).numbers.item(0)
                 yield records.padded_as(first).batch(plan.numbers[:0])
             elif together is None:
                 yield records.batch(plan.numbers[begin:end], held(slice(begin, end)))
             else:
                 yield next(together)
-
-    def _plan_of_first_row(self, step: StepRange) -> ChunkPlan:
-        """Return the plan of the first row of a step, which may be another shard's."""
-        return plan_of(replace(self.schedule, rows=lambda _: np.arange(1), remainder="pad"), step)
-
-    # What functions of elements pass on.
-    #
-    # A leaf that the functions pass on unchanged is batched as in the dataset, such as texts of various lengths as a
-    # Ragged. A leaf that they make is stacked. All batches must agree on which leaves are passed on, whichever batch or
-    # shard is read first. So what they make of the first element of the stream decides, when a first chunk is read.
-
-    @cached_property
-    def stacker(self) -> Stacker:
-        """The stacker of elements of the dataset, before functions change them."""
-        # Elements of all buckets have the same leaves, only in other shapes.
-        return self.records.padded_as(0).stacking()
-
-    @property
-    def _deciding_position(self) -> int | None:
-        """The position of the element that decides what functions pass on; None if that is decided."""
-        if self.learned.passed_on is None:
-            specs = (each.declared for each in reversed(self.maps) if each.declared is not None)
-            varying = next(specs, self.stacker).varying
-            # What a declared spec says is batched so, and no function behind the last one changes it.
-            if not varying or self.maps[-1].declared is not None:
-                self.learned.passed_on = varying
-        return self.schedule.next_start(0) if self.learned.passed_on is None else None
-
-    def _passed_on(self, elements: Elements, context: ReadContext) -> Mapping[str, Any]:
-        """Return the specs of the leaves that functions pass on, by their paths in what they make."""
-        if self.learned.passed_on is None:
-            passed_on = elements.passed_on
-            self.learned.passed_on = self._decided(context) if passed_on is None else passed_on
-        return self.learned.passed_on
-
-    def _decided(self, context: ReadContext) -> Mapping[str, Any]:
-        """Return what functions pass on of the first element of the stream, or of the first that does not fail."""
-        schedule = self.schedule
-        position = schedule.next_start(0)
-        tried = 0
-        while True:
-            try:
-                alone = StepRange(range(position, position + 1), position + 1, position + 1)
-                first = self._first_row(alone, context, decides=True)
-                return cast(Mapping[str, Any], first.passed_on)
-            except Exception as error:
-                tried += 1
-                position = schedule.next_start(position + 1)
-                if tried == GROUP or not is_of_element(error) or schedule.at(position) is None:
-                    raise
-
-    def _first_row(self, step: StepRange, context: ReadContext, *, decides: bool = False) -> Elements:
-        """Return the element in the first row of a step, which may be another shard's; raise its error if it fails.
-
-        It may decide what functions pass on.
-        """
-        from cachelayer.streams.reading.elements import Elements
-
-        plan = self._plan_of_first_row(step)
-        deciding = plan.positions.item(0) if decides else None
-        elements = Elements(self, plan, ReadContext(context.closed, context.submit), deciding=deciding)
-        if elements.error is None:
-            return elements
-        try:
-            raise elements.error
-        finally:
-            del elements
-
-    @property
-    def may_be_none(self) -> bool:
-        """Whether elements may be None. Only records that are wrapped are read to find it out."""
-        return bool(getattr(self.records.element_spec, "nullable", False))
 
     # Functions of batches.
 
@@ -405,13 +318,13 @@ class StepReader:
             context.check()
             context.clock.enter("functions")
             if own_rows is not None and not function.is_global:
-                batch = _rows_of_batch(batch, own_rows, len(positions))
+                batch = rows_of_batch(batch, own_rows, len(positions))
                 positions = positions[own_rows]
                 own_rows = None
             batch = function.call(batch, positions.item(0) if len(positions) else plan.steps.begins[number])
             context.clock.enter("reading")
         if own_rows is not None:
-            batch = _rows_of_batch(batch, own_rows, len(positions))
+            batch = rows_of_batch(batch, own_rows, len(positions))
         item = (batch, self.schedule.rows_of(size) < size) if self.schedule.pads else batch
         if self.convert is None:
             return item
@@ -420,9 +333,3 @@ class StepReader:
         converted = self.convert(item, self.schedule.row_count(plan.sizes[number]))
         context.clock.enter("reading")
         return converted
-
-
-def _rows_of_batch(batch: Any, rows: Indices, count: int) -> Any:
-    from cachelayer.streams.reading.functions import rows_of_batch
-
-    return rows_of_batch(batch, rows, count)
