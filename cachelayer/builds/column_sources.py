@@ -208,7 +208,7 @@ def columns_by_key(source: Source, declared: Tree | None, keys: Keys, join: Join
             nullable = nullable | is_none
     codec = codec_for(codec.schema.marked(nullable))
     of_key = {leaf_number(codec.spec, name) for name in join.on}
-    added = codec.chosen([plan.leaf.number for plan in codec.plans if plan.leaf.number not in of_key])
+    added = codec.chosen([leaf.node.number for leaf in codec.leaves if leaf.node.number not in of_key])
     return Source(
         "columns",
         partial(_read_rows, frames, added, rows),

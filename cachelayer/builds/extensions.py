@@ -207,7 +207,7 @@ class Appending:
         """Yield a record for each of the base, with the values of ``fill`` for the fields of a codec."""
         count = self.base.manifest.rows.records
         nbytes = len(codec.encode(_repeated(self.fill, codec, 1)).buffer)
-        at_once = stacked_records(nbytes, len(codec.plans))
+        at_once = stacked_records(nbytes, len(codec.leaves))
         for first in range(0, count, at_once):
             yield codec.encode(_repeated(self.fill, codec, min(at_once, count - first)))
 
@@ -223,9 +223,10 @@ class Appending:
             columns_by_path: dict[str, Column] = {}
             nulls: dict[str, Any] = {}
             for own, columns in decoded:
-                columns_by_path |= {plan.leaf.path: leaf for plan, leaf in zip(own.plans, columns.leaves, strict=True)}
+                columns_by_path |= zip((leaf.path for leaf in own.schema.leaves), columns.leaves, strict=True)
                 nulls |= columns.nulls
-            yield codec.encode(Columns([columns_by_path[plan.leaf.path] for plan in codec.plans], len(records), nulls))
+            leaves = [columns_by_path[leaf.path] for leaf in codec.schema.leaves]
+            yield codec.encode(Columns(leaves, len(records), nulls))
 
 
 @dataclass(frozen=True)

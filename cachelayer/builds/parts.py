@@ -252,7 +252,7 @@ def _sampled(source: Source, codec: Codec, numbers: range) -> Iterator[int]:
                 yield from frames.lengths.tolist()
         return
     # Of rows in memory, many take hardly longer than one.
-    at_once = stacked_records(source.nbytes / max(1, source.length or 0), len(codec.plans))
+    at_once = stacked_records(source.nbytes / max(1, source.length or 0), len(codec.leaves))
     for first in range(0, len(numbers), at_once):
         rows = source.take([*numbers[first : first + at_once]])
         yield from Encoder(codec, checks).encode(rows).lengths.tolist()

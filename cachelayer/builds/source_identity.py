@@ -32,9 +32,10 @@ from cachelayer.protocols import has_records, records_of
 from cachelayer.provenance.stored_values import hashed, stored
 from cachelayer.provenance.values import crc32c, hash_of
 from cachelayer.records.codec import codec_for
-from cachelayer.records.leaf_columns import Column, Columns, FlatRows, LeafPlan
+from cachelayer.records.leaf_columns import Column, Columns, FlatRows
 from cachelayer.specs import spec_json, tree
 from cachelayer.specs.leaf_names import names_of_leaves
+from cachelayer.specs.schema import Node
 from cachelayer.specs.spec import EncodedSpec
 from cachelayer.specs.tree import Tree
 from cachelayer.streams.stream import Stream
@@ -223,18 +224,18 @@ def table_hashes(table: Source, most_nbytes: int) -> tuple[dict[str, str], str]:
             checksums = [crc32c(str(error).encode(), checksum) for checksum in checksums]
             continue
         checksums = [
-            _extended(checksum, column, _nulls_of(plan, columns))
-            for checksum, column, plan in zip(checksums, columns.leaves, codec.plans, strict=True)
+            _extended(checksum, column, _nulls_of(leaf, columns))
+            for checksum, column, leaf in zip(checksums, columns.leaves, codec.schema.leaves, strict=True)
         ]
     hashes = (hashed(checksum.to_bytes(4, "little")) for checksum in checksums)
     return dict(zip(names, hashes, strict=True)), sampled
 
 
-def _nulls_of(plan: LeafPlan, columns: Columns) -> NDArray[np.uint8] | None:
+def _nulls_of(leaf: Node, columns: Columns) -> NDArray[np.uint8] | None:
     """Return what is None in each row: nothing, 0; the leaf, 1; or a dict around it, 3 of the outermost, 4, ..."""
     nulls = np.zeros(columns.rows, np.uint8)
     # The outermost comes last, so that its number stays.
-    for number, path in [(1, plan.leaf.path), *reversed([*enumerate(plan.leaf.lineage[:-1], 3)])]:
+    for number, path in [(1, leaf.path), *reversed([*enumerate(leaf.lineage[:-1], 3)])]:
         if path in columns.nulls:
             nulls[columns.nulls[path]] = number
     return nulls if nulls.any() else None

@@ -26,19 +26,9 @@ from numpy.typing import NDArray
 from cachelayer.errors import CorruptionError, ElementError, FormatError, InvalidArgumentError
 from cachelayer.records.layout import Layout, LeafPart, padded
 from cachelayer.records.leaf_codecs import FixedLeafCodec, leaf_codec_for
-from cachelayer.records.leaf_columns import (
-    Column,
-    Columns,
-    FlatRows,
-    LeafPlan,
-    batch_of,
-    column_of,
-    packed_bits,
-    rows_with_nulls,
-    unpacked_bits,
-    values_of,
-)
+from cachelayer.records.leaf_columns import Column, Columns, FlatRows, packed_bits, rows_with_nulls, unpacked_bits
 from cachelayer.records.spans import Records, Spans
+from cachelayer.records.stored_leaves import StoredLeaf
 from cachelayer.specs import dtypes
 from cachelayer.specs.dtypes import canonical_bytes
 from cachelayer.specs.leaf_names import has_length
@@ -104,26 +94,26 @@ class Codec(PickledByFields):
     name: str
     """The name of the codec in manifests."""
     layout: Layout
-    plans: tuple[LeafPlan, ...]
-    """The plan of each leaf of the elements."""
+    leaves: tuple[StoredLeaf, ...]
+    """The leaves of the elements."""
     record_schema: Schema
     """The schema of the records, of which elements may have only some leaves."""
-    with_null_values: tuple[LeafPlan, ...]
+    with_null_values: tuple[StoredLeaf, ...]
     """All leaves of the records within which values may be null, whether the elements have these leaves or not."""
 
     @classmethod
     def of(cls, spec: Tree, name: str = TYPED) -> Self:
         """Return the codec of records that hold elements of a spec."""
         schema = Schema.of(spec)
-        codecs = [leaf_codec_for(leaf.spec) for leaf in schema.leaves]
+        codecs = [leaf_codec_for(node.spec) for node in schema.leaves]
         parts = [codec.parts for codec in codecs]
         layout = Layout.plain() if name == PLAIN else Layout.of(parts, schema.bit_count)
-        plans = tuple(
-            LeafPlan(leaf, codec, tuple(zip(places, codec.parts, strict=True)))
-            for leaf, codec, places in zip(schema.leaves, codecs, layout.places, strict=True)
+        leaves = tuple(
+            StoredLeaf(node, codec, tuple(zip(places, codec.parts, strict=True)))
+            for node, codec, places in zip(schema.leaves, codecs, layout.places, strict=True)
         )
-        with_null_values = tuple(plan for plan in plans if plan.leaf.spec.nullable_values)
-        return cls(schema, name, layout, plans, schema, with_null_values)
+        with_null_values = tuple(leaf for leaf in leaves if leaf.node.spec.nullable_values)
+        return cls(schema, name, layout, leaves, schema, with_null_values)
 
     @property
     def spec(self) -> Tree:
@@ -132,31 +122,31 @@ class Codec(PickledByFields):
 
     def chosen(self, numbers: Sequence[int]) -> Self:
         """Return the codec that reads the same records, as elements with the leaves of these numbers, ascending."""
-        plans = tuple(self.plans[number] for number in numbers)
-        return replace(self, schema=Schema.of(self.schema.chosen(numbers)), plans=plans)
+        leaves = tuple(self.leaves[number] for number in numbers)
+        return replace(self, schema=Schema.of(self.schema.chosen(numbers)), leaves=leaves)
 
     def decoding(self) -> Self:
         """Return the codec that decodes images and sounds; this codec if elements have none."""
-        if not any(isinstance(plan.leaf.spec, EncodedSpec) for plan in self.plans):
+        if not any(isinstance(leaf.node.spec, EncodedSpec) for leaf in self.leaves):
             return self
         schema = Schema.of(map_structure(self.spec, lambda _, leaf: decoded_leaf(leaf)))
-        return replace(self, schema=schema, plans=tuple(plan.decoding() for plan in self.plans))
+        return replace(self, schema=schema, leaves=tuple(leaf.decoding() for leaf in self.leaves))
 
     @cached_property
     def has_videos(self) -> bool:
         """True if some of the leaves are videos."""
-        return any(plan.has_file for plan in self.plans)
+        return any(leaf.has_file for leaf in self.leaves)
 
     @cached_property
     def reads_videos(self) -> bool:
         """True if elements have the bytes of videos."""
-        return any(plan.has_file and plan.files is None for plan in self.plans)
+        return any(leaf.has_file and leaf.files is None for leaf in self.leaves)
 
     @cached_property
     def varying(self) -> dict[int, tuple[int, np.dtype[Any]]]:
         """By the number of each leaf that has lengths: the varying part that has its values, and the dtype of these."""
         varying = [leaf.leaves.start for leaf in self.schema.leaves if has_length(leaf.spec)]
-        return {number: self.plans[number].first_varying for number in varying}
+        return {number: self.leaves[number].first_varying for number in varying}
 
     @cached_property
     def _nullable(self) -> dict[str, int]:
@@ -168,7 +158,7 @@ class Codec(PickledByFields):
         """The null bits that make a leaf None, by its number: bit n for the null bit n."""
         bits = self._nullable
         return {
-            plan.leaf.number: sum(1 << bits[path] for path in plan.leaf.lineage if path in bits) for plan in self.plans
+            leaf.node.number: sum(1 << bits[path] for path in leaf.node.lineage if path in bits) for leaf in self.leaves
         }
 
     @cached_property
@@ -187,22 +177,22 @@ class Codec(PickledByFields):
         A leaf that is None in some rows is an array of objects, or a Nullable with its filler in those rows.
         """
         values, nulls = self.schema.split(batch, Nullable)
-        for plan, leaf in zip(self.plans, values, strict=True):
+        for leaf, of_leaf in zip(self.leaves, values, strict=True):
             # The keys of a dict, or the parts of a tuple or list, are no rows.
-            if isinstance(leaf, (Mapping, tuple)) or (isinstance(leaf, list) and not takes_none(plan.leaf.spec)):
-                raise ElementError(describe_leaf(plan.leaf.spec), describe(leaf), path=plan.leaf.path, record=0)
+            if isinstance(of_leaf, (Mapping, tuple)) or (isinstance(of_leaf, list) and not takes_none(leaf.node.spec)):
+                raise ElementError(describe_leaf(leaf.node.spec), describe(of_leaf), path=leaf.node.path, record=0)
         return self._columns(values, nulls, rows)
 
     def _columns(self, values: Sequence[Any], nulls: dict[str, Flags], rows: int) -> Columns:
         """Return the columns of the values of leaves, given in which rows dicts are None."""
-        leaves = []
-        for plan, leaf in zip(self.plans, values, strict=True):
-            absent = rows_in_any(nulls, plan.leaf.lineage)
-            column, are_none = column_of(plan, leaf, absent)
-            leaves.append(column)
+        columns = []
+        for leaf, of_leaf in zip(self.leaves, values, strict=True):
+            absent = rows_in_any(nulls, leaf.node.lineage)
+            column, are_none = leaf.column(of_leaf, absent)
+            columns.append(column)
             if are_none is not None:
-                nulls[plan.leaf.path] = are_none if absent is None else are_none & ~absent
-        return Columns(leaves, rows, nulls)
+                nulls[leaf.node.path] = are_none if absent is None else are_none & ~absent
+        return Columns(columns, rows, nulls)
 
     def encode(self, columns: Columns) -> Frames:
         """Return the records of columns."""
@@ -213,7 +203,7 @@ class Codec(PickledByFields):
         rows = columns.rows
         layout = self.layout
         varying = self._varying_parts(columns.leaves)
-        value_bits = [packed_bits(leaf.null_values) for leaf in columns.leaves if leaf.null_values is not None]
+        value_bits = [packed_bits(column.null_values) for column in columns.leaves if column.null_values is not None]
         tails = [*varying, *value_bits]
         nbytes = np.empty((rows, len(tails)), np.int64)
         for number, tail in enumerate(tails):
@@ -261,9 +251,9 @@ class Codec(PickledByFields):
     def rows_by_null_bit(self, columns: Columns) -> dict[int, NDArray[np.bool_]]:
         """Return in which rows each null bit is set, by the numbers of the bits that these columns may set."""
         rows: dict[int, NDArray[np.bool_]] = {}
-        for plan, column in zip(self.plans, columns.leaves, strict=True):
+        for leaf, column in zip(self.leaves, columns.leaves, strict=True):
             if column.null_values is not None:
-                rows[self.record_schema.bits_of_values[plan.leaf.path]] = rows_with_nulls(column.null_values)
+                rows[self.record_schema.bits_of_values[leaf.node.path]] = rows_with_nulls(column.null_values)
         for node in (*self.schema.leaves, *self.schema.dicts):
             null = columns.nulls.get(node.path)
             if null is not None:
@@ -298,12 +288,12 @@ class Codec(PickledByFields):
         nulls = {} if null_bits is None else {path: null_bits[:, bit] for path, bit in self._nullable.items()}
         fixed_rows = _separate_fixed_rows if separate_rows else _fixed_rows
         columns = []
-        for plan in self.plans:
+        for leaf in self.leaves:
             parts: list[Any] = []
-            for place, part in plan.parts:
+            for place, part in leaf.parts:
                 if part.shape is not None:
                     parts.append(fixed_rows(records, place, part))
-                elif part.is_file and plan.files is not None:
+                elif part.is_file and leaf.files is not None:
                     from cachelayer.records.files_in_records import StoredBytes
 
                     ranges = zip(places.starts[:, place].tolist(), places.nbytes[:, place].tolist(), strict=True)
@@ -312,23 +302,23 @@ class Codec(PickledByFields):
                     nbytes = places.nbytes[:, place]
                     values = records.ranges(places.starts[:, place], nbytes).view(part.dtype)
                     parts.append(FlatRows(values, splits_of(nbytes // part.dtype.itemsize)))
-            has_null_values = plan.leaf.number in places.value_bits
-            null_values = _null_values(records, plan, places) if has_null_values else None
+            has_null_values = leaf.node.number in places.value_bits
+            null_values = _null_values(records, leaf, places) if has_null_values else None
             column = Column(tuple(parts), null_values)
-            if plan.files is not None:
-                absent = rows_in_any(nulls, plan.leaf.lineage)
-                column = plan.files.decode(column, absent, numbers, separate_rows=separate_rows)
+            if leaf.files is not None:
+                absent = rows_in_any(nulls, leaf.node.lineage)
+                column = leaf.files.decode(column, absent, numbers, separate_rows=separate_rows)
             columns.append(column)
         return Columns(columns, len(records), nulls)
 
     def elements(self, columns: Columns) -> list[Any]:
         """Return the elements of columns."""
-        values = [values_of(plan, column, columns) for plan, column in zip(self.plans, columns.leaves, strict=True)]
+        values = [leaf.values(column, columns) for leaf, column in zip(self.leaves, columns.leaves, strict=True)]
         return self.schema.pack_rows(values, columns.nulls, columns.rows)
 
     def batch(self, columns: Columns) -> Any:
         """Return the batch of columns: a structure like an element, with leaves stacked on a leading axis."""
-        batches = [batch_of(plan, column, columns) for plan, column in zip(self.plans, columns.leaves, strict=True)]
+        batches = [leaf.batch(column, columns) for leaf, column in zip(self.leaves, columns.leaves, strict=True)]
         nulls = {}
         for node in self.schema.nullable_dicts:
             absent = rows_in_any(columns.nulls, node.lineage)
@@ -366,18 +356,18 @@ class Codec(PickledByFields):
         least_shared_nbytes = size // 2 if size > MAX_SHARED_NBYTES else 0
         memory = memoryview(record)
         values: list[Any] = []
-        for plan in self.plans:
-            if null_bits and null_bits & self._null_masks[plan.leaf.number]:
+        for leaf in self.leaves:
+            if null_bits and null_bits & self._null_masks[leaf.node.number]:
                 values.append(None)
                 continue
             arrays = []
-            for place, part in plan.parts:
+            for place, part in leaf.parts:
                 if part.shape is not None:
                     array: NDArray[Any] = np.ndarray(part.shape, part.dtype, record, place)
                 else:
                     array = np.frombuffer(memory[starts[place] : starts[place] + lengths[place]], part.dtype)
                 arrays.append(array if array.nbytes >= least_shared_nbytes else array.copy())
-            values.append(plan.value_of(*arrays))
+            values.append(leaf.value_of(*arrays))
         if not null_bits:
             return self.schema.pack(values)
         return self.schema.pack(values, {path: True for path, bit in self._nullable.items() if null_bits >> bit & 1})
@@ -390,11 +380,11 @@ class Codec(PickledByFields):
         memory of their record.
         """
         nbytes = self.layout.fixed_nbytes
-        are_fixed = all(isinstance(plan.codec, FixedLeafCodec) and plan.files is None for plan in self.plans)
+        are_fixed = all(isinstance(leaf.codec, FixedLeafCodec) and leaf.files is None for leaf in self.leaves)
         may_be_null = self._nullable or self.with_null_values
-        if not self.plans or not are_fixed or may_be_null or nbytes > MAX_SHARED_NBYTES:
+        if not self.leaves or not are_fixed or may_be_null or nbytes > MAX_SHARED_NBYTES:
             return None
-        arrays = [(part.shape or (), part.dtype, place) for plan in self.plans for place, part in plan.parts]
+        arrays = [(part.shape or (), part.dtype, place) for leaf in self.leaves for place, part in leaf.parts]
         keys = list(self.spec) if isinstance(self.spec, dict) else []
         is_flat = len(keys) == len(arrays) and all(isinstance(self.spec[key], LeafSpec) for key in keys)
         fields = [(key, *array) for key, array in zip(keys if is_flat else range(len(arrays)), arrays, strict=True)]
@@ -416,7 +406,7 @@ class Codec(PickledByFields):
     def video_files(self, records: Records) -> list[tuple[Ints, Ints, Ints]]:
         """Return the begins of the files of videos, their bytes and their CRC32C, leaf by leaf; reads fixed parts."""
         places = self._varying_places(records)
-        places_of_parts = sorted((plan.parts[-1][0], plan.parts[0][0]) for plan in self.plans if plan.has_file)
+        places_of_parts = sorted((leaf.parts[-1][0], leaf.parts[0][0]) for leaf in self.leaves if leaf.has_file)
         files = []
         for file, checksum in places_of_parts:
             checksums = records.take(checksum, 4).view("<u4").reshape(-1).astype(np.int64)
@@ -459,7 +449,7 @@ class Codec(PickledByFields):
         They are written ``into`` an array, or follow one another in a new one. Nothing is read past the end of a leaf,
         whatever starts and counts are; where ``ends`` is True, the leaf must end with the last of these values.
         """
-        spec = self.plans[number].leaf.spec
+        spec = self.leaves[number].node.spec
         if dtypes.is_string(spec.dtype) and spec.shape:
             raise InvalidArgumentError(f"leaf {number} is {describe_leaf(spec)}: its values have no fixed size")
         part, dtype = self.varying[number]
@@ -484,10 +474,10 @@ class Codec(PickledByFields):
 
     def fixed_values(self, records: Records, number: int) -> Any:
         """Return a leaf of one shape in all records, stacked; a Nullable if it, or a dict around it, may be None."""
-        plan = self.plans[number]
-        [(place, part)] = plan.parts
+        leaf = self.leaves[number]
+        [(place, part)] = leaf.parts
         values = _fixed_rows(records, place, part)
-        bits = [self._nullable[path] for path in plan.leaf.lineage if path in self._nullable]
+        bits = [self._nullable[path] for path in leaf.node.lineage if path in self._nullable]
         if not bits:
             return values
         return Nullable(values, ~np.logical_or.reduce(self._null_bits(records)[:, bits], axis=1))
@@ -512,10 +502,10 @@ class Codec(PickledByFields):
         value_bits = {}
         if self.with_null_values:
             null_bits = self._null_bits(records)
-            for plan in self.with_null_values:
-                has_nulls = null_bits[:, self.record_schema.bits_of_values[plan.leaf.path]]
-                held = np.where(has_nulls, (plan.value_counts(nbytes) + 7) // 8, 0)
-                value_bits[plan.leaf.number] = (end, held)
+            for leaf in self.with_null_values:
+                has_nulls = null_bits[:, self.record_schema.bits_of_values[leaf.node.path]]
+                held = np.where(has_nulls, (leaf.value_counts(nbytes) + 7) // 8, 0)
+                value_bits[leaf.node.number] = (end, held)
                 end = end + padded(held)
         is_wrong = end != lengths
         if is_wrong.any():
@@ -529,11 +519,11 @@ class Codec(PickledByFields):
         return np.unpackbits(raw, axis=1, bitorder="little").view(np.bool_)
 
 
-def _null_values(records: Records, plan: LeafPlan, places: _VaryingPlaces) -> FlatRows:
+def _null_values(records: Records, leaf: StoredLeaf, places: _VaryingPlaces) -> FlatRows:
     """Return the nulls among the values within a leaf."""
-    begins, nbytes = places.value_bits[plan.leaf.number]
+    begins, nbytes = places.value_bits[leaf.node.number]
     raw = records.ranges(begins * (nbytes > 0), nbytes)
-    return unpacked_bits(raw, splits_of(plan.value_counts(places.nbytes)), nbytes)
+    return unpacked_bits(raw, splits_of(leaf.value_counts(places.nbytes)), nbytes)
 
 
 def _fixed_rows(records: Records, offset: int, part: LeafPart) -> NDArray[Any]:

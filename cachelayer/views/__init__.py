@@ -5,7 +5,6 @@
     what a view offers    view.py, where to begin reading; dataref.py; wrap.py
     which records         where.py (with exact_values.py), sampling.py, split.py
     of several            joined.py; mix.py (with mixture_weights.py); row_diff.py
-    as stored             stored_records.py, for versions that are written anew
 
 Nothing here makes versions: that is ``builds``.
 """

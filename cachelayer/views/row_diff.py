@@ -19,12 +19,17 @@ from cachelayer.datasets.field_values import keys_of_view
 from cachelayer.datasets.table import Table
 from cachelayer.errors import InvalidTypeError
 from cachelayer.records.keys import Keys, numbered, rows_by_number
-from cachelayer.records.leaf_rows import LeafRows, differing_rows
+from cachelayer.records.layout import U8
+from cachelayer.records.leaf_columns import Column, Columns, FlatRows
+from cachelayer.records.spans import Spans
+from cachelayer.records.stored_leaves import StoredLeaf
 from cachelayer.specs import tree
 from cachelayer.specs.leaf_names import names_of_leaves, one_or_several
-from cachelayer.specs.spec import without_nulls
+from cachelayer.specs.schema import rows_in_any
+from cachelayer.specs.spec import LeafSpec, without_nulls
+from cachelayer.specs.values import Ragged, Sparse
 from cachelayer.support.locks import cached_property
-from cachelayer.support.memory import Ints
+from cachelayer.support.memory import Ints, bytes_of, splits_of
 from cachelayer.support.progress import Progress, unless_short
 from cachelayer.versions.diff import RowDiff, RowPlace, Rows, Side, ValueChange
 from cachelayer.versions.stored_version import StoredVersion
@@ -132,9 +137,8 @@ class _Side:
     def leaves(self, rows: Ints) -> dict[str, LeafRows]:
         """Return the stored values of some rows, by the path of each leaf."""
         columns = self.elements.columns(self.numbers(rows))
-        plans = self.elements.codec.plans
-        leaves = zip(plans, columns.leaves, strict=True)
-        return {plan.leaf.path: LeafRows(plan, column, columns) for plan, column in leaves}
+        leaves = zip(self.elements.codec.leaves, columns.leaves, strict=True)
+        return {leaf.node.path: LeafRows(leaf, column, columns) for leaf, column in leaves}
 
 
 @dataclass(frozen=True, eq=False)
@@ -303,3 +307,106 @@ def _named(fields: Mapping[str, Rows], spec: Any) -> dict[str, Rows]:
     names = names_of_leaves(spec)
     called = names if len(set(names)) == len(names) else paths
     return {name: fields[path] for path, name in zip(paths, called, strict=True) if path in fields}
+
+
+@dataclass(frozen=True, eq=False)
+class LeafRows:
+    """One leaf of some rows of a version, as it is stored."""
+
+    leaf: StoredLeaf
+    column: Column
+    columns: Columns
+    """All columns, of which this is one."""
+
+    def absent(self, depth: int) -> NDArray[np.bool_]:
+        """Return in which rows one of the first nodes of the leaf's lineage is None."""
+        absent = rows_in_any(self.columns.nulls, self.leaf.node.lineage[:depth])
+        return np.zeros(self.columns.rows, np.bool_) if absent is None else absent
+
+    @property
+    def null_values(self) -> FlatRows:
+        """True for each null value, within each row."""
+        splits = self.leaf.value_splits(self.column.parts)
+        return self.column.null_values or FlatRows(np.zeros(splits[-1], np.bool_), splits)
+
+    def values(self) -> list[Any]:
+        """Return the values of the rows; any where the leaf is None."""
+        return self.leaf.codec.values(self.column.parts)
+
+    def value(self, row: int) -> Any:
+        """Return the value of a row, None if a dict around it is None."""
+        return self.leaf.values(self.column, self.columns)[row]
+
+
+def differing_rows(one: LeafRows, other: LeafRows) -> NDArray[np.bool_]:
+    """Return in which rows a leaf differs between two versions.
+
+    Values are compared bit for bit, also where only the shapes of their specs differ. A leaf of another kind or dtype,
+    such as int32 and int64, differs in every row. None differs from everything but None.
+    """
+    spec = without_nulls(one.leaf.node.spec)
+    other_spec = without_nulls(other.leaf.node.spec)
+    if spec == other_spec:
+        differ = _differing_parts(one, other)
+    elif _kind(spec) != _kind(other_spec):
+        differ = np.ones(one.columns.rows, np.bool_)
+    else:
+        contents, other_contents = ([_content(value) for value in rows.values()] for rows in (one, other))
+        differ = np.array([before != after for before, after in zip(contents, other_contents, strict=True)], np.bool_)
+    if one.column.null_values is not None or other.column.null_values is not None:
+        _mark_differing(differ, one.null_values, other.null_values)
+    depth = len(one.leaf.node.lineage)
+    differ &= ~(one.absent(depth) | other.absent(depth))
+    for nodes in range(1, depth + 1):
+        differ |= one.absent(nodes) != other.absent(nodes)
+    return differ
+
+
+def _differing_parts(one: LeafRows, other: LeafRows) -> NDArray[np.bool_]:
+    differ = np.zeros(one.columns.rows, np.bool_)
+    for part, other_part in zip(one.column.parts, other.column.parts, strict=True):
+        if isinstance(part, FlatRows):
+            _mark_differing(differ, part, other_part)
+        elif part.size:
+            differ |= (_row_bytes(part) != _row_bytes(other_part)).any(axis=1)
+    return differ
+
+
+def _row_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
+    return np.ascontiguousarray(array).reshape(len(array), -1).view(U8)
+
+
+def _mark_differing(differ: NDArray[np.bool_], one: FlatRows, other: FlatRows) -> None:
+    """Mark the rows in which varying parts differ."""
+    has_equal_length = one.lengths == other.lengths
+    differ |= ~has_equal_length
+    rows = np.flatnonzero(has_equal_length)
+    itemsize = one.values.dtype.itemsize
+    nbytes = one.lengths[rows] * itemsize
+    raw = _bytes_of_rows(one, rows)
+    other_raw = _bytes_of_rows(other, rows)
+    unequal_bytes = np.flatnonzero(raw != other_raw)
+    differ[rows[splits_of(nbytes).searchsorted(unequal_bytes, "right") - 1]] = True
+
+
+def _bytes_of_rows(flat: FlatRows, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
+    itemsize = flat.values.dtype.itemsize
+    buffer = bytes_of(flat.values)
+    return Spans.in_buffer(buffer, flat.splits[rows] * itemsize, flat.lengths[rows] * itemsize).packed_copy().buffer
+
+
+def _kind(spec: LeafSpec) -> tuple[Any, ...]:
+    """Return what two leaves share if their values can be equal: all but shapes and the widths of texts."""
+    dtype = spec.dtype
+    return type(spec), spec.timezone, dtype.kind if isinstance(dtype, np.dtype) and dtype.kind in "SU" else dtype
+
+
+def _content(value: Any) -> Any:
+    """Return what can be compared with the content of another value: the bytes of numbers, and their shape."""
+    if isinstance(value, Ragged):
+        return [_content(row) for row in value]
+    if isinstance(value, Sparse):
+        return value.dense_shape.tolist(), value.indices.tolist(), _content(value.values)
+    if not isinstance(value, (np.ndarray, np.generic)):
+        return value
+    return value.shape, value.tolist() if value.dtype.kind in "OSU" else value.tobytes()
