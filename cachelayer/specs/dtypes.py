@@ -112,8 +112,8 @@ def from_name(name: str) -> DType:
             return known
         if not _KNOWN.fullmatch(name):
             raise TypeError("no such name")
-        return check(np.dtype(name))
-    except (AttributeError, OverflowError, TypeError, ValueError, InvalidTypeError) as error:
+        return np.dtype(name)
+    except (AttributeError, OverflowError, TypeError, ValueError) as error:
         raise FormatError(
             f"unknown dtype {name!r}: if a newer release wrote it, update cachelayer, or numpy and ml_dtypes"
         ) from error

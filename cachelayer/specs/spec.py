@@ -34,7 +34,7 @@ from numpy.typing import DTypeLike
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.specs import dtypes
 from cachelayer.specs.dtypes import DType
-from cachelayer.support.arguments import boolean, explains_options
+from cachelayer.support.arguments import boolean, explains_options, integer
 
 _INT64: np.dtype[Any] = np.dtype(np.int64)
 _OF_ALL_LEAVES = ("dtype", "shape", "nullable", "nullable_values", "timezone")
@@ -202,6 +202,7 @@ class RaggedSpec(LeafSpec):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "splits_dtype", _dtype(self.splits_dtype))
+        object.__setattr__(self, "ragged_rank", integer("ragged_rank", self.ragged_rank))
         if not 1 <= self.ragged_rank < len(self.shape):
             raise InvalidArgumentError(
                 f"ragged_rank {self.ragged_rank} of shape {self.shape}: it must be at least 1, and less than the "

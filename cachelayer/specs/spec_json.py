@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,18 +30,9 @@ from cachelayer.specs.spec import (
     options_of,
 )
 from cachelayer.specs.tree import Tree, is_namedtuple, namedtuple_class
-from cachelayer.support.json_values import DEEPEST, flag, integer, items, mapping, text
+from cachelayer.support.json_values import DEEPEST, flag, items, mapping, text
 from cachelayer.support.memory import LEAF_NBYTES
 
-_LEAF_KINDS: dict[type[LeafSpec], str] = {
-    ArraySpec: "array",
-    RaggedSpec: "ragged",
-    SparseSpec: "sparse",
-    ImageSpec: "image",
-    AudioSpec: "audio",
-    VideoSpec: "video",
-    JsonSpec: "json",
-}
 _MOST_DIMENSIONS = 64
 _TEXT_NBYTES = 4
 """Bytes that a text or bytes value takes at least: its length."""
@@ -57,9 +49,8 @@ def _to_json(spec: Tree, depth: int) -> Any:
     if spec is None:
         return {"kind": "none"}
     if isinstance(spec, LeafSpec):
-        if isinstance(spec, (ArraySpec, RaggedSpec)):
-            _check_size(spec)
-        node: dict[str, Any] = {"kind": _LEAF_KINDS[type(spec)]}
+        _check_size(spec)
+        node: dict[str, Any] = {"kind": _LEAVES[type(spec)][0]}
         if isinstance(spec, EncodedSpec):
             node |= options_of(spec)
         elif not isinstance(spec, JsonSpec):
@@ -96,33 +87,34 @@ def _from_json(node: Any, depth: int) -> Tree:
     kind = mapping("a part of it", node)["kind"]
     if kind not in _KINDS:
         raise FormatError(f"unknown kind {kind!r} in an element spec: if a newer release wrote it, update cachelayer")
-    keys, read = _KINDS[kind]
-    unknown = node.keys() - keys - {"kind"}
+    needed, optional, read = _KINDS[kind]
+    unknown = node.keys() - needed - optional - {"kind"}
     if unknown:
         raise FormatError(
             f"unknown {sorted(unknown)} in an element spec: if a newer release wrote it, update cachelayer"
         )
-    return read(node, depth + 1)
+    facts = {name: node[name] for name in (*needed, *(optional & node.keys()))}
+    return read(facts, depth + 1)
 
 
-def _array(node: dict[str, Any], _: int) -> LeafSpec:
-    spec = ArraySpec(**_leaf(node))
-    _check_size(spec)
-    return spec
-
-
-def _ragged(node: dict[str, Any], _: int) -> LeafSpec:
-    spec = RaggedSpec(
-        **_leaf(node),
-        ragged_rank=integer("ragged_rank", node["ragged_rank"]),
-        splits_dtype=text("splits_dtype", node["splits_dtype"]),
-    )
-    _check_size(spec)
-    return spec
+def _leaf(cls: type[LeafSpec], facts: dict[str, Any], _: int) -> LeafSpec:
+    """Return a leaf spec, whose class checks its arguments."""
+    if "shape" in facts:
+        dimensions = len(items("shape", facts["shape"]))
+        if dimensions > _MOST_DIMENSIONS:
+            raise FormatError(
+                f"a leaf of {dimensions} dimensions in an element spec: at most {_MOST_DIMENSIONS} are allowed"
+            )
+        facts["dtype"] = dtypes.from_name(facts["dtype"])
+    leaf = cls(**facts)
+    _check_size(leaf)
+    return leaf
 
 
 def _check_size(spec: LeafSpec) -> None:
     """Raise for a leaf whose known dimensions are more than a record can hold: readers would make arrays of them."""
+    if isinstance(spec, SparseSpec):
+        return
     itemsize = spec.dtype.itemsize if isinstance(spec.dtype, np.dtype) else _TEXT_NBYTES
     # Arrays with a dimension of 0 have no bytes, and still may not have all others that large.
     nbytes = itemsize * math.prod(dim for dim in spec.shape if dim)
@@ -132,77 +124,55 @@ def _check_size(spec: LeafSpec) -> None:
         )
 
 
-def _sparse(node: dict[str, Any], _: int) -> LeafSpec:
-    return SparseSpec(**_leaf(node))
-
-
-def _leaf(node: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a leaf spec that arrays of all kinds have."""
-    shape = [None if dim is None else integer("a dimension", dim) for dim in items("shape", node["shape"])]
-    if len(shape) > _MOST_DIMENSIONS:
-        raise FormatError(
-            f"a leaf of {len(shape)} dimensions in an element spec: at most {_MOST_DIMENSIONS} are allowed"
-        )
-    dtype = dtypes.from_name(text("dtype", node["dtype"]))
-    flags = {name: flag(name, node.get(name, False)) for name in ("nullable", "nullable_values")}
-    zone = {"timezone": text("timezone", node["timezone"])} if "timezone" in node else {}
-    return {"dtype": dtype, "shape": shape, **flags, **zone}
-
-
-def _image(node: dict[str, Any], _: int) -> LeafSpec:
-    upright = flag("upright", node.get("upright", True))
-    return ImageSpec(node["mode"], upright, nullable=flag("nullable", node.get("nullable", False)))
-
-
-def _audio(node: dict[str, Any], _: int) -> LeafSpec:
-    nullable = flag("nullable", node.get("nullable", False))
-    return AudioSpec(node["sampling_rate"], node["channels"], nullable=nullable)
-
-
-def _video(node: dict[str, Any], _: int) -> LeafSpec:
-    return VideoSpec(nullable=flag("nullable", node.get("nullable", False)))
-
-
-def _named(node: dict[str, Any], depth: int) -> dict[str, Tree]:
+def _named(facts: dict[str, Any], depth: int) -> dict[str, Tree]:
     """Return the children of a dict or a namedtuple, by name."""
-    pairs = [items("an item", pair) for pair in items("items", node["items"])]
+    pairs = [items("an item", pair) for pair in items("items", facts["items"])]
     children = {text("a key", key): _from_json(child, depth) for key, child in pairs}
     if len(children) != len(pairs):
-        raise FormatError(f"a {node['kind']} of an element spec holds a key twice")
+        raise FormatError("a dict or a namedtuple of an element spec holds a key twice")
     return children
 
 
-def _dict(node: dict[str, Any], depth: int) -> dict[str, Tree]:
-    children = _named(node, depth)
-    return NullableDict(children) if flag("nullable", node.get("nullable", False)) else children
+def _dict(facts: dict[str, Any], depth: int) -> dict[str, Tree]:
+    children = _named(facts, depth)
+    return NullableDict(children) if flag("nullable", facts.get("nullable", False)) else children
 
 
-def _namedtuple(node: dict[str, Any], depth: int) -> Tree:
-    children = _named(node, depth)
-    return namedtuple_class(text("name", node["name"]), tuple(children))(*children.values())
+def _namedtuple(facts: dict[str, Any], depth: int) -> Tree:
+    children = _named(facts, depth)
+    return namedtuple_class(text("name", facts["name"]), tuple(children))(*children.values())
 
 
-def _list(node: dict[str, Any], depth: int) -> list[Tree]:
-    return [_from_json(child, depth) for child in items("items", node["items"])]
+def _list(facts: dict[str, Any], depth: int) -> list[Tree]:
+    return [_from_json(child, depth) for child in items("items", facts["items"])]
 
 
-def _tuple(node: dict[str, Any], depth: int) -> tuple[Tree, ...]:
-    return tuple(_list(node, depth))
+def _tuple(facts: dict[str, Any], depth: int) -> tuple[Tree, ...]:
+    return tuple(_list(facts, depth))
 
 
-_ARRAY_KEYS = frozenset({"dtype", "shape", "nullable", "nullable_values", "timezone"})
-_KINDS: dict[str, tuple[frozenset[str], Callable[[dict[str, Any], int], Tree]]] = {
-    "none": (frozenset(), lambda _, __: None),
-    "array": (_ARRAY_KEYS, _array),
-    "ragged": (_ARRAY_KEYS | {"ragged_rank", "splits_dtype"}, _ragged),
-    "sparse": (_ARRAY_KEYS, _sparse),
-    "image": (frozenset({"mode", "upright", "nullable"}), _image),
-    "audio": (frozenset({"sampling_rate", "channels", "nullable"}), _audio),
-    "video": (frozenset({"nullable"}), _video),
-    "json": (frozenset(), lambda _, __: JsonSpec()),
-    "dict": (frozenset({"items", "nullable"}), _dict),
-    "namedtuple": (frozenset({"name", "items"}), _namedtuple),
-    "list": (frozenset({"items"}), _list),
-    "tuple": (frozenset({"items"}), _tuple),
+_NONE: frozenset[str] = frozenset()
+_ITEMS = frozenset({"items"})
+_NULLABLE = frozenset({"nullable"})
+_ARRAY = frozenset({"dtype", "shape"})
+_OF_ARRAY = frozenset({"nullable", "nullable_values", "timezone"})
+_LEAVES: dict[type[LeafSpec], tuple[str, frozenset[str], frozenset[str]]] = {
+    ArraySpec: ("array", _ARRAY, _OF_ARRAY),
+    RaggedSpec: ("ragged", _ARRAY | {"ragged_rank", "splits_dtype"}, _OF_ARRAY),
+    SparseSpec: ("sparse", _ARRAY, _OF_ARRAY),
+    ImageSpec: ("image", frozenset({"mode"}), frozenset({"upright", "nullable"})),
+    AudioSpec: ("audio", frozenset({"sampling_rate", "channels"}), _NULLABLE),
+    VideoSpec: ("video", _NONE, _NULLABLE),
+    JsonSpec: ("json", _NONE, _NONE),
 }
-"""For each kind, the keys that a node may have besides ``kind``, and the function that reads the node."""
+"""The kind of each class of leaves, and the arguments that its nodes have, and may have."""
+_Read = Callable[[dict[str, Any], int], Tree]
+_KINDS: dict[str, tuple[frozenset[str], frozenset[str], _Read]] = {
+    "none": (_NONE, _NONE, lambda _, __: None),
+    "dict": (_ITEMS, _NULLABLE, _dict),
+    "namedtuple": (_ITEMS | {"name"}, _NONE, _namedtuple),
+    "list": (_ITEMS, _NONE, _list),
+    "tuple": (_ITEMS, _NONE, _tuple),
+    **{kind: (needed, optional, partial(_leaf, cls)) for cls, (kind, needed, optional) in _LEAVES.items()},
+}
+"""For each kind, the keys that a node has and may have besides ``kind``, and the function that reads them."""
