@@ -199,8 +199,8 @@ class LocalShards:
             self._next_look = now if self._page_faults == -1 else now + _SECONDS_BETWEEN_LOOKS
         records = self._read(shard_of, within)
         if counts_for_iterator():
-            size = records.uniform_nbytes
-            count(bytes_from_disk=int(records.lengths.sum()) if size is None else size * len(numbers))
+            sizes = records.sizes
+            count(bytes_from_disk=sizes * len(numbers) if isinstance(sizes, int) else int(sizes.sum()))
         return records
 
     def records_without_files(self, numbers: Ints) -> Records:

@@ -98,13 +98,9 @@ class DatasetView(BaseDataset, DatasetRows[Any]):
 
     def batches(self, numbers: Ints, splits: Sequence[int], held: Held | None = None) -> Iterable[Any]:
         rows = [slice(begin, end) for begin, end in pairwise(splits)]
-        # Objects of the user are read batch by batch, so that an error belongs to its batch. So are elements without a
-        # declared spec: what is read at once is cut into batches by its spec. And the shape of a batch of sparse arrays
-        # depends on all of its rows.
-        info = self.info
-        if not info.is_declared or info.reading_cost == "foreign" or _has_sparse(self.element_spec):
+        schema = self._schema_of_batches
+        if schema is None:
             return (self.batch(numbers[some], held) for some in rows)
-        schema = self._schema
         values, nulls = schema.split(self.batch(numbers, held))
         if not nulls:
             # Many small batches are packed at once, as elements are.
@@ -115,8 +111,16 @@ class DatasetView(BaseDataset, DatasetRows[Any]):
         )
 
     @cached_property
-    def _schema(self) -> Schema:
-        return Schema.of(self.element_spec)
+    def _schema_of_batches(self) -> Schema | None:
+        """The schema by which what is read at once is cut into batches; None if batches are read one by one."""
+        # Objects of the user are read batch by batch, so that an error belongs to its batch. So are elements without a
+        # declared spec: what is read at once is cut into batches by its spec. And the shape of a batch of sparse arrays
+        # depends on all of its rows.
+        info = self.info
+        if not info.is_declared or info.reading_cost == "foreign":
+            return None
+        schema = Schema.of(self.element_spec)
+        return None if any(isinstance(leaf.spec, SparseSpec) for leaf in schema.leaves) else schema
 
     def count_values(self, numbers: Ints, name: str) -> dict[str, int | float]:
         parts = self.mixed or (self,)
@@ -274,10 +278,6 @@ class DatasetView(BaseDataset, DatasetRows[Any]):
         published = self.published(wait=False)
         known = "being built" if published is None else f"digest='sha256:{published.origins.digests.elements}'"
         return f"{self.title[:-1]}, {sizes}, {known})"
-
-
-def _has_sparse(spec: Tree) -> bool:
-    return any(isinstance(leaf, SparseSpec) for _, leaf in tree.leaves(spec))
 
 
 def _rows(values: Any, rows: slice) -> Any:

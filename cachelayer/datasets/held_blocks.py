@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from cachelayer.errors import CorruptionError
 from cachelayer.gather import Buffers
-from cachelayer.records.spans import Spans
+from cachelayer.records.spans import Spans, common_size
 from cachelayer.support.memory import Ints, buffers_of, groups_of, splits_of
 
 _PLACE_NBYTES = 16
@@ -91,8 +91,7 @@ def _records_in(blocks: Sequence[HeldBlock], block_of: Ints, rows: Ints) -> Span
     # A batch has records of hundreds of blocks: the places of its records are gathered like the records themselves.
     places = Spans(_every([block.places for block in blocks]), rows * _PLACE_NBYTES, _PLACE_NBYTES, block_of, name)
     starts, lengths = places.take(0, _PLACE_NBYTES).reshape(-1).view(np.int64).reshape(-1, 2).T
-    uniform = {block.records.uniform_nbytes for block in blocks}
-    size = uniform.pop() if len(uniform) == 1 else None
+    size = common_size([block.records for block in blocks])
     sizes = np.ascontiguousarray(lengths) if size is None else size
     buffers = _every([block.records.buffers for block in blocks])
     return Spans(buffers, np.ascontiguousarray(starts), sizes, block_of, name)

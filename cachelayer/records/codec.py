@@ -100,6 +100,20 @@ class Codec(PickledByFields):
     """The schema of the records, of which elements may have only some leaves."""
     with_null_values: tuple[StoredLeaf, ...]
     """All leaves of the records within which values may be null, whether the elements have these leaves or not."""
+    has_videos: bool = field(init=False)
+    """True if some of the leaves are videos."""
+    reads_videos: bool = field(init=False)
+    """True if elements have the bytes of videos."""
+    _nullable: dict[str, int] = field(init=False)
+    """The numbers of the null bits of the leaves and dicts that may be None, by path."""
+
+    def __post_init__(self) -> None:
+        videos = [leaf for leaf in self.leaves if leaf.has_file]
+        vars(self).update(
+            has_videos=bool(videos),
+            reads_videos=any(leaf.files is None for leaf in videos),
+            _nullable={node.path: self.record_schema.bits[node.path] for node in self.schema.nullable},
+        )
 
     @classmethod
     def of(cls, spec: Tree, name: str = TYPED) -> Self:
@@ -133,25 +147,10 @@ class Codec(PickledByFields):
         return replace(self, schema=schema, leaves=tuple(leaf.decoding() for leaf in self.leaves))
 
     @cached_property
-    def has_videos(self) -> bool:
-        """True if some of the leaves are videos."""
-        return any(leaf.has_file for leaf in self.leaves)
-
-    @cached_property
-    def reads_videos(self) -> bool:
-        """True if elements have the bytes of videos."""
-        return any(leaf.has_file and leaf.files is None for leaf in self.leaves)
-
-    @cached_property
     def varying(self) -> dict[int, tuple[int, np.dtype[Any]]]:
         """By the number of each leaf that has lengths: the varying part that has its values, and the dtype of these."""
         varying = [leaf.leaves.start for leaf in self.schema.leaves if has_length(leaf.spec)]
         return {number: self.leaves[number].first_varying for number in varying}
-
-    @cached_property
-    def _nullable(self) -> dict[str, int]:
-        """The numbers of the null bits of the leaves and dicts that may be None, by path."""
-        return {node.path: self.record_schema.bits[node.path] for node in self.schema.nullable}
 
     @cached_property
     def _null_masks(self) -> dict[int, int]:
@@ -485,7 +484,9 @@ class Codec(PickledByFields):
     def _varying_places(self, records: Records) -> _VaryingPlaces:
         """Return where the varying parts of each record lie; raise if a record has another length than they give."""
         layout = self.layout
-        if not layout.varying_count and not self.with_null_values and records.uniform_nbytes == layout.fixed_nbytes:
+        sizes = records.sizes
+        is_fixed = not layout.varying_count and not self.with_null_values
+        if is_fixed and isinstance(sizes, int) and sizes == layout.fixed_nbytes:
             return _NO_VARYING_PLACES
         lengths = records.lengths
         if self.name == PLAIN:

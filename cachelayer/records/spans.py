@@ -45,11 +45,6 @@ class Records(ABC):
         """The bytes of each record."""
         return np.full(len(self), self.sizes, np.int64) if isinstance(self.sizes, int) else self.sizes
 
-    @property
-    def uniform_nbytes(self) -> int | None:
-        """The bytes of every record, if all records are known to have one size."""
-        return self.sizes if isinstance(self.sizes, int) else None
-
     @abstractmethod
     def __getitem__(self, rows: Ints | slice) -> Records:
         """Return some of the records, which may repeat."""
@@ -64,7 +59,8 @@ class Records(ABC):
 
     def take(self, offset: int, nbytes: int) -> Bytes:
         """Return the same range of all records, uint8 of shape ``[rows, nbytes]``; raise if a record is shorter."""
-        self._refuse_shorter(offset, nbytes)
+        if not isinstance(self.sizes, int) or not 0 <= offset <= offset + nbytes <= self.sizes:
+            self._refuse_short(lie_outside(offset, nbytes, self.lengths))
         out = empty((len(self), nbytes))
         self._take(offset, nbytes, out)
         return out
@@ -82,11 +78,6 @@ class Records(ABC):
         self._refuse_short(lie_outside(starts, lengths, self.lengths))
         self._move(starts, lengths, out, places)
 
-    def _refuse_shorter(self, offset: int, nbytes: int) -> None:
-        uniform = self.uniform_nbytes
-        if uniform is None or not 0 <= offset <= offset + nbytes <= uniform:
-            self._refuse_short(lie_outside(offset, nbytes, self.lengths))
-
     def _refuse_short(self, is_short: NDArray[np.bool_]) -> None:
         if is_short.any():
             raise CorruptionError(f"{self.name(int(is_short.argmax()))} is shorter than its parts")
@@ -101,12 +92,12 @@ class Records(ABC):
 
     def packed_copy(self) -> Spans:
         """Return the same records one after another in a new buffer."""
-        uniform = self.uniform_nbytes
-        if uniform is not None:
-            return Spans.in_a_row(self.take(0, uniform).reshape(-1), uniform, len(self), self.name)
-        lengths = self.lengths
-        values = self.ranges(np.zeros(len(self), np.int64), lengths)
-        return Spans.in_buffer(values, splits_of(lengths)[:-1], lengths, self.name)
+        sizes = self.sizes
+        if isinstance(sizes, int):
+            starts = np.arange(len(self), dtype=np.int64) * sizes
+            return Spans.in_buffer(self.take(0, sizes).reshape(-1), starts, sizes, self.name)
+        values = self.ranges(np.zeros(len(self), np.int64), sizes)
+        return Spans.in_buffer(values, splits_of(sizes)[:-1], sizes, self.name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,11 +121,6 @@ class Spans(Records):
     def in_buffer(cls, buffer: Bytes, starts: Ints, sizes: Ints | int, name: NameOfRow = "record {}".format) -> Self:
         """Return records in one buffer, each in one piece."""
         return cls(buffers_of([buffer]), starts, sizes, name=name)
-
-    @classmethod
-    def in_a_row(cls, buffer: Bytes, nbytes: int, count: int, name: NameOfRow = "record {}".format) -> Self:
-        """Return records of one size that follow one another in a buffer."""
-        return cls.in_buffer(buffer, np.arange(count, dtype=np.int64) * nbytes, nbytes, name)
 
     @classmethod
     def of_bytes(cls, records: Sequence[bytes]) -> Self:
@@ -202,17 +188,20 @@ def joined_spans(count: int, groups: Sequence[tuple[Ints, Spans]]) -> Spans:
             buffers += len(spans.buffers.table)
         starts[rows] = spans.starts
         buffer[rows] = first if spans.buffer_of is None else spans.buffer_of + first
-    sizes: Ints | int
-    uniform = {spans.uniform_nbytes for _, spans in groups}
-    if len(uniform) == 1 and isinstance(size := uniform.pop(), int):
-        sizes = size
-    else:
+    sizes = common_size([spans for _, spans in groups])
+    if sizes is None:
         sizes = np.empty(count, np.int64)
         for rows, spans in groups:
-            sizes[rows] = spans.lengths
+            sizes[rows] = spans.sizes
     table = np.concatenate([np.empty((0, 4), np.int64), *(each.table for each in every)])
     owners = tuple(each.owners for each in every)
     return Spans(Buffers(table, owners), starts, sizes, buffer, names_in_groups(groups))
+
+
+def common_size(every: Sequence[Records]) -> Ints | int | None:
+    """Return the size that all records of several are known to have; None if there is none."""
+    sizes = {records.sizes if isinstance(records.sizes, int) else None for records in every}
+    return sizes.pop() if len(sizes) == 1 else None
 
 
 def names_in_groups(groups: Sequence[tuple[Ints, Records]]) -> NameOfRow:

@@ -43,10 +43,13 @@ class StoredLeaf:
     """The parts of the leaf, each with its place: of a fixed part the offset, of a varying part the number."""
     files: Files | None = None
     """Decodes the images, sounds or videos of the leaf; None if they are not decoded."""
+    has_file: bool = field(init=False)
+    """True if it is a video."""
     value_of: Callable[..., Any] = field(init=False)
     """Makes the value of one row from its parts."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "has_file", self.parts[-1][1].is_file)
         object.__setattr__(self, "value_of", self.codec.value if self.files is None else self.files.value)
 
     def decoding(self) -> StoredLeaf:
@@ -86,11 +89,6 @@ class StoredLeaf:
     def _values_in_fixed_part(self) -> int:
         ((_, part),) = self.parts
         return prod(part.shape or ())
-
-    @property
-    def has_file(self) -> bool:
-        """True if it is a video."""
-        return self.parts[-1][1].is_file
 
     @property
     def first_varying(self) -> tuple[int, np.dtype[Any]]:

@@ -64,6 +64,8 @@ class Node:
     keys: tuple[Any, ...] = ()
     """The keys, or the indices, of its children."""
     children: tuple[Node, ...] = ()
+    number: int = field(init=False)
+    """The number of a leaf."""
     may_be_absent: bool = field(init=False)
     """True for a dict below the root that has leaves: it has a null bit."""
     is_flat: bool = field(init=False)
@@ -71,14 +73,10 @@ class Node:
 
     def __post_init__(self) -> None:
         is_dict = isinstance(self.spec, dict)
+        object.__setattr__(self, "number", self.leaves.start)
         object.__setattr__(self, "may_be_absent", is_dict and bool(self.path) and len(self.leaves) > 0)
         are_leaves = all(isinstance(child.spec, LeafSpec) for child in self.children)
         object.__setattr__(self, "is_flat", is_dict and are_leaves)
-
-    @property
-    def number(self) -> int:
-        """The number of a leaf."""
-        return self.leaves.start
 
     def nodes(self) -> Iterator[Node]:
         """Yield the node, and all nodes below it, a node before its children."""
@@ -124,25 +122,29 @@ class Schema(PickledByFields):
     dicts: tuple[Node, ...]
     """The dicts below the root that have leaves: an outer dict before those within it."""
 
+    nullable_dicts: tuple[Node, ...]
+    """The dicts that may be None."""
+    nullable: tuple[Node, ...]
+    """The leaves and the dicts that may be None."""
+    bits: dict[str, int]
+    """The number of the null bit of each leaf and each dict, by its path."""
+    bits_of_values: dict[str, int]
+    """The number of the null bit of the values within a leaf, by the path of the leaf."""
+
     @classmethod
     def of(cls, spec: Tree) -> Self:
         root = _compiled(spec, "", "", 0, ())
         nodes = list(root.nodes())
         leaves = tuple(node for node in nodes if isinstance(node.spec, LeafSpec))
-        return cls(spec, root, leaves, tuple(node for node in nodes if node.may_be_absent))
+        dicts = tuple(node for node in nodes if node.may_be_absent)
+        nullable_dicts = tuple(node for node in dicts if isinstance(node.spec, NullableDict))
+        nullable = (*(leaf for leaf in leaves if leaf.spec.nullable), *nullable_dicts)
+        bits = {node.path: bit for bit, node in enumerate((*leaves, *dicts))}
+        with_values = (leaf.path for leaf in leaves if has_values(leaf.spec))
+        bits_of_values = {path: bit for bit, path in enumerate(with_values, len(bits))}
+        return cls(spec, root, leaves, dicts, nullable_dicts, nullable, bits, bits_of_values)
 
     # Null bits
-
-    @cached_property
-    def bits(self) -> dict[str, int]:
-        """The number of the null bit of each leaf and each dict, by its path."""
-        return {node.path: bit for bit, node in enumerate((*self.leaves, *self.dicts))}
-
-    @cached_property
-    def bits_of_values(self) -> dict[str, int]:
-        """The number of the null bit of the values within a leaf, by the path of the leaf."""
-        with_values = (node.path for node in self.leaves if has_values(node.spec))
-        return {path: bit for bit, path in enumerate(with_values, len(self.bits))}
 
     @property
     def bit_count(self) -> int:
@@ -153,16 +155,6 @@ class Schema(PickledByFields):
         """Return the leaf or the dict of a null bit; for that of the values within a leaf, the leaf."""
         path = {bit: path for bits in (self.bits, self.bits_of_values) for path, bit in bits.items()}[bit]
         return next(node for node in (*self.leaves, *self.dicts) if node.path == path)
-
-    @cached_property
-    def nullable_dicts(self) -> tuple[Node, ...]:
-        """The dicts that may be None."""
-        return tuple(node for node in self.dicts if isinstance(node.spec, NullableDict))
-
-    @property
-    def nullable(self) -> tuple[Node, ...]:
-        """The leaves and the dicts that may be None."""
-        return (*(leaf for leaf in self.leaves if leaf.spec.nullable), *self.nullable_dicts)
 
     @cached_property
     def marks(self) -> frozenset[int]:

@@ -153,28 +153,53 @@ class Schedule(PickledByFields):
     """Whether an order in blocks arranges the rows of a step by lanes; not if steps are groups of elements."""
     excluded: Indices | None = field(default=None, compare=False)
     """The numbers of the erased records, of which no step has a row; None if there are none."""
-
     # What becomes of a step that a border cuts short. Nobody else asks for the remainder.
+    drops: bool = field(init=False, repr=False, compare=False)
+    """True if no shard takes it."""
+    crosses: bool = field(init=False, repr=False, compare=False)
+    """True if it goes on behind the border."""
+    pads: bool = field(init=False, repr=False, compare=False)
+    """True if rows fill it up that repeat its last record; batches come with a mask, False for these rows."""
+    shortens: bool = field(init=False, repr=False, compare=False)
+    """True if it stays short, so that shards get fewer records of it."""
+    records: int = field(init=False, repr=False, compare=False)
+    """The number of places of an epoch, n; of the last phase, if the stream has advanced."""
+    phases: tuple[Phase, ...] = field(init=False, repr=False, compare=False)
+    """All phases, of which the last one goes on to the end."""
+    end: int | None = field(init=False, repr=False, compare=False)
+    """The position after the last epoch; None for no end. With remainder "wrap" the last step may end later."""
+    has_no_step: bool = field(init=False, repr=False, compare=False)
+    """True if no epoch has a step."""
+    _stop: int = field(init=False, repr=False, compare=False)
+    """The end, or a position that no stream reaches."""
+    _ends_of_stretches: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    """The places where a stretch of an epoch ends, if nothing of it is left out."""
+    _ends_of_left_out: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    """The begins and ends of what is left out, in turn, ascending; then what no stretch reaches."""
 
-    @property
-    def drops(self) -> bool:
-        """True if no shard takes it."""
-        return self.remainder == "drop"
-
-    @property
-    def crosses(self) -> bool:
-        """True if it goes on behind the border."""
-        return self.remainder == "wrap"
-
-    @property
-    def pads(self) -> bool:
-        """True if rows fill it up that repeat its last record; batches come with a mask, False for these rows."""
-        return self.remainder == "pad"
-
-    @property
-    def shortens(self) -> bool:
-        """True if it stays short, so that shards get fewer records of it."""
-        return self.remainder == "keep"
+    def __post_init__(self) -> None:
+        records = self.order.length
+        phases = with_last(self.earlier, self.order)
+        end = None
+        if self.num_epochs is not None:
+            end = phases[-1].begin + max(0, self.num_epochs - phases[-1].epoch) * records
+        ends_of_stretches = (*self.order.cuts, records)
+        longest = max(high - low for low, high in pairwise((0, *ends_of_stretches)))
+        drops = self.remainder == "drop"
+        all_are_excluded = self.excluded is not None and len(self.excluded) == self.order.records
+        vars(self).update(
+            drops=drops,
+            crosses=self.remainder == "wrap",
+            pads=self.remainder == "pad",
+            shortens=self.remainder == "keep",
+            records=records,
+            phases=phases,
+            end=end,
+            has_no_step=all_are_excluded or longest < (self.global_batch if drops else 1),
+            _stop=_NO_END if end is None else end,
+            _ends_of_stretches=ends_of_stretches,
+            _ends_of_left_out=(*chain.from_iterable(self.left_out), 2 * _NO_END),
+        )
 
     @property
     def epochs_are_alike(self) -> bool:
@@ -183,32 +208,10 @@ class Schedule(PickledByFields):
 
     # Positions and stretches.
 
-    @cached_property
-    def records(self) -> int:
-        """The number of places of an epoch, n; of the last phase, if the stream has advanced."""
-        return self.order.length
-
-    @cached_property
-    def phases(self) -> tuple[Phase, ...]:
-        """All phases, of which the last one goes on to the end."""
-        return with_last(self.earlier, self.order)
-
-    @cached_property
-    def end(self) -> int | None:
-        """The position after the last epoch; None for no end. With remainder "wrap" the last step may end later."""
-        if self.num_epochs is None:
-            return None
-        last = self.phases[-1]
-        return last.begin + max(0, self.num_epochs - last.epoch) * self.records
-
     @property
     def is_endless(self) -> bool:
         """True if the stream has no end."""
         return self.num_epochs is None
-
-    @property
-    def _stop(self) -> int:
-        return _NO_END if self.end is None else self.end
 
     @property
     def last_position(self) -> int | None:
@@ -216,16 +219,6 @@ class Schedule(PickledByFields):
         if self.end is not None and self.crosses:
             return self._position_after(self.end - 1, self.global_batch)
         return self.end
-
-    @cached_property
-    def _ends_of_stretches(self) -> tuple[int, ...]:
-        """The places where a stretch of an epoch ends, if nothing of it is left out."""
-        return *self.order.cuts, self.records
-
-    @cached_property
-    def _ends_of_left_out(self) -> tuple[int, ...]:
-        """The begins and ends of what is left out, in turn, ascending; then what no stretch reaches."""
-        return *chain.from_iterable(self.left_out), 2 * _NO_END
 
     def stretches(self, position: int) -> Iterator[Stretch]:
         """Yield the stretches from a position on, without an end; the first is what follows there of its stretch."""
@@ -270,14 +263,6 @@ class Schedule(PickledByFields):
         return position + count
 
     # Steps from a position on.
-
-    @cached_property
-    def has_no_step(self) -> bool:
-        """True if no epoch has a step."""
-        if self.excluded is not None and len(self.excluded) == self.order.records:
-            return True
-        longest = max(high - low for low, high in pairwise((0, *self._ends_of_stretches)))
-        return longest < (self.global_batch if self.drops else 1)
 
     def next_start(self, position: int) -> int:
         """Return where the next step from a position on begins; the end if there is none."""

@@ -57,7 +57,7 @@ class Chunk(Generic[T]):
         failures: the failed elements that stand-ins replaced in the items.
     """
 
-    __slots__ = ("_after", "_begin", "_count", "failure", "failures", "items")
+    __slots__ = ("_after", "_begin", "_count", "end", "failure", "failures", "items")
 
     def __init__(
         self,
@@ -69,6 +69,8 @@ class Chunk(Generic[T]):
     ) -> None:
         self._begin = begin
         self._after = after
+        self.end = after[-1] if after else begin
+        """The position where the next chunk begins."""
         self.items = deque(items)
         self._count = len(self.items)
         self.failure = failure
@@ -79,11 +81,6 @@ class Chunk(Generic[T]):
         """The position after the last item that was handed out."""
         handed_out = self._count - len(self.items)
         return self._after[handed_out - 1] if handed_out else self._begin
-
-    @property
-    def end(self) -> int:
-        """The position where the next chunk begins."""
-        return self._after[-1] if self._after else self._begin
 
     def until(self, position: int, error: BaseException) -> Chunk[T]:
         """Return the chunk of the items up to a position, ended by an error."""

@@ -372,7 +372,7 @@ class MixedOrder(Order):
             records[which] = phase.order.at(epoch_of_part, turns) + (self._firsts[part] + phase.first)
         return records
 
-    @property
+    @cached_property
     def in_blocks(self) -> bool:
         return self.orders[0].in_blocks
 

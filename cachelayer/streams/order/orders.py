@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -70,6 +70,11 @@ class Order(PickledByFields, ABC):
     Record numbers take long to compute, so whole pieces of an epoch are computed at once and kept.
     """
 
+    in_blocks: ClassVar[bool] = False
+    """True if it is an :class:`OrderInBlocks` too: records are read block by block, and not one by one."""
+    cuts: ClassVar[tuple[int, ...]] = ()
+    """The places of an epoch at which a step begins, besides the first, such as the borders of buckets."""
+
     if TYPE_CHECKING:
         # Orders have these as fields of a dataclass, as properties, or as constants.
 
@@ -94,11 +99,6 @@ class Order(PickledByFields, ABC):
     def described(self) -> Mapping[str, Any]:
         """The order in a state: kind, version, seed, shuffle, reshuffle, and the sizes that it depends on."""
 
-    @property
-    def in_blocks(self) -> bool:
-        """True if it is an :class:`OrderInBlocks` too: records are read block by block, and not one by one."""
-        return False
-
     def past(self, position: int) -> Mapping[str, Any]:  # noqa: ARG002
         """Return what a state says of the order before its position, if what comes later may change; else nothing."""
         return {}
@@ -115,11 +115,6 @@ class Order(PickledByFields, ABC):
     def length(self) -> int:
         """Number of places of an epoch."""
         return self.records
-
-    @property
-    def cuts(self) -> tuple[int, ...]:
-        """The places of an epoch at which a step begins, besides the first, such as the borders of buckets."""
-        return ()
 
     def at(self, epoch: int, places: Indices | range) -> Indices:
         """Return the record number at each place of an epoch, an array or a range: int64 ``[len(places)]``.

@@ -12,7 +12,6 @@ An *item* is what comes out: the batch of a step or, without batches, an element
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, repeat, takewhile
 from typing import TYPE_CHECKING, Any
@@ -63,6 +62,33 @@ class StepReader:
     convert: Callable[[Any, int], Any] | None = None
     """Given an item and the number of rows of its global batch (1 for an element), returns what to hand out; None to
     hand out items as they are."""
+    reading: Schedule = field(init=False, repr=False, compare=False)
+    """The schedule of what is read: for functions of global batches, the rows of all shards."""
+    is_mapped: bool = field(init=False, repr=False, compare=False)
+    """True if functions change what is handed out, so that the stream may have another spec than the records."""
+    drawing: int = field(init=False, repr=False, compare=False)
+    """The number of functions that take random numbers."""
+    max_failures: int | None = field(init=False, repr=False, compare=False)
+    """How many failed elements an iterator may replace by stand-ins; None to raise the first failure."""
+    threads: int = field(init=False, repr=False, compare=False)
+    """The number of threads that call functions of elements at once."""
+    functions_have_threads: bool = field(init=False, repr=False, compare=False)
+    """Whether all functions are called by threads of their own, so that two chunks may be read at once."""
+
+    def __post_init__(self) -> None:
+        functions: tuple[ElementMap | BatchMap, ...] = (*self.maps, *self.batch_maps)
+        is_global = any(function.is_global for function in self.batch_maps)
+        limits = [function.max_failures for function in self.maps if function.max_failures is not None]
+        threads = [function.threads for function in self.maps]
+        whole = replace(self.schedule, shard_index=0, shard_count=1, rows=None) if is_global else self.schedule
+        vars(self).update(
+            reading=whole,
+            is_mapped=bool(functions),
+            drawing=sum(function.generators is not None for function in functions),
+            max_failures=min(limits, default=None),
+            threads=max([1, *threads]),
+            functions_have_threads=bool(threads) and not self.batch_maps and min(threads) > 1,
+        )
 
     @classmethod
     def of(cls, records: DatasetRows[Any], schedule: Schedule) -> StepReader:
@@ -99,39 +125,6 @@ class StepReader:
     def rows_per_step(self) -> int:
         """The number of rows that are read of a whole step."""
         return len(self.reading.rows_of(self.schedule.global_batch))
-
-    @cached_property
-    def reading(self) -> Schedule:
-        """The schedule of what is read: for functions of global batches, the rows of all shards."""
-        if not any(each.is_global for each in self.batch_maps):
-            return self.schedule
-        return replace(self.schedule, shard_index=0, shard_count=1, rows=None)
-
-    @property
-    def drawing(self) -> int:
-        """The number of functions that take random numbers."""
-        functions: tuple[ElementMap | BatchMap, ...] = (*self.maps, *self.batch_maps)
-        return sum(function.generators is not None for function in functions)
-
-    @property
-    def max_failures(self) -> int | None:
-        """How many failed elements an iterator may replace by stand-ins; None to raise the first failure."""
-        return min((function.max_failures for function in self.maps if function.max_failures is not None), default=None)
-
-    @property
-    def threads(self) -> int:
-        """The number of threads that call functions of elements at once."""
-        return max([1, *(function.threads for function in self.maps)])
-
-    @property
-    def functions_have_threads(self) -> bool:
-        """Whether all functions are called by threads of their own, so that two chunks may be read at once."""
-        return bool(self.maps) and not self.batch_maps and all(function.threads > 1 for function in self.maps)
-
-    @property
-    def is_mapped(self) -> bool:
-        """True if functions change what is handed out, so that the stream may have another spec than the records."""
-        return bool(self.maps or self.batch_maps)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -246,15 +239,11 @@ class StepReader:
         """Append the items of some steps to a list; an error is raised or returned in place of the step after them."""
         plan = plan_of(self.reading, steps)
         append = self._append_batches if self.schedule.batched else self._append_elements
-        with self._watching():
-            return append(items, plan, context, held)
-
-    def _watching(self) -> AbstractContextManager[None]:
-        """Return the context in which a chunk is read; for the first, one that warns of global random numbers."""
         if self.learned.has_watched or not self.is_mapped:
-            return nullcontext()
+            return append(items, plan, context, held)
         self.learned.has_watched = True
-        return warning_of_global_random(draws=self.drawing > 0)
+        with warning_of_global_random(draws=self.drawing > 0):
+            return append(items, plan, context, held)
 
     @cached_property
     def _element_reader(self) -> ElementReader:
