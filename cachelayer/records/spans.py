@@ -137,16 +137,19 @@ class Spans(Records):
         return Spans(self.buffers, self.starts[rows], sizes, buffer, names_of_rows(self, rows))
 
     def _take(self, offset: int, nbytes: int, out: Bytes) -> None:
-        self._refuse_outside(copy_rows(self.buffers.table, self.buffer_of, self.starts, offset, nbytes, out))
+        outside = copy_rows(self.buffers.table, self.buffer_of, self.starts, offset, nbytes, out)
+        if outside >= 0:
+            raise self._outside(outside)
 
     def _move(self, starts: Ints, lengths: Ints, out: Bytes, places: Ints) -> None:
         begins = self.starts + starts
         nbytes = np.ascontiguousarray(lengths)
-        self._refuse_outside(copy_ranges(self.buffers.table, self.buffer_of, begins, nbytes, out, places))
+        outside = copy_ranges(self.buffers.table, self.buffer_of, begins, nbytes, out, places)
+        if outside >= 0:
+            raise self._outside(outside)
 
-    def _refuse_outside(self, row: int) -> None:
-        if row >= 0:
-            raise CorruptionError(f"{self.name(row)} does not lie in its file: the file or its index is damaged")
+    def _outside(self, row: int) -> CorruptionError:
+        return CorruptionError(f"{self.name(row)} does not lie in its file: the file or its index is damaged")
 
     def packed(self) -> Spans:
         table = self.buffers.table
