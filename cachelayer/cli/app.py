@@ -8,10 +8,9 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,8 @@ import click
 
 import cachelayer
 from cachelayer.cli import output
-from cachelayer.cli.addresses import Address
 from cachelayer.cli.exit_codes import ExitCode, code_of
-from cachelayer.cli.options import ADDRESS
+from cachelayer.cli.options import opened, parameters_of
 from cachelayer.cli.output import Result
 from cachelayer.errors import CacheLayerError, CacheLayerWarning
 from cachelayer.support.logs import logging_to
@@ -30,6 +28,11 @@ from cachelayer.support.progress import harmless
 PROBE = "cachelayer-probe"
 """The name of the thread of ``doctor`` that probes a storage."""
 _PANELS = ("Build", "List", "Inspect", "Check", "Manage", "Help")
+_OUTPUT = (
+    click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON document, for scripts."),
+    click.Option(["--quiet", "-q"], is_flag=True, help="Print problems alone; with --json, also the document."),
+    click.Option(["--traceback", "show_traceback"], is_flag=True, help="Show where an error was raised."),
+)
 
 
 class Commands(click.Group):
@@ -75,19 +78,18 @@ def app(context: click.Context, log_file: Path | None) -> None:
         click.echo(context.get_help())
 
 
-def command(name: str, panel: str, *examples: str) -> Callable[[Callable[..., Result]], click.Command]:
-    """Decorate a function that returns a result: it becomes a command of the application.
+def command(
+    name: str, panel: str, *examples: str, more: Sequence[str] = ()
+) -> Callable[[Callable[..., Result]], click.Command]:
+    """Decorate a function that returns a result: it becomes a command, with the parameters that it names, and more.
 
-    Its arguments of the type ``ADDRESS`` come opened. With ``--json``, everything that the function prints goes to
-    stderr, so that stdout holds only the document.
+    With ``--json``, everything that the function prints goes to stderr, so that stdout holds only the document.
     """
 
     def decorate(function: Callable[..., Result]) -> click.Command:
-        @wraps(function)
+        parameters = parameters_of(function, more)
+
         def run(*, as_json: bool, quiet: bool, show_traceback: bool, **arguments: Any) -> None:
-            context = click.get_current_context()
-            addresses = [str(param.name) for param in context.command.params if param.type is ADDRESS]
-            reach = {name: arguments.pop(name) for name in ("option", "local_cache") if addresses and name in arguments}
             if quiet and "progress" in arguments:
                 arguments["progress"] = False
             with warnings.catch_warnings():
@@ -96,8 +98,7 @@ def command(name: str, panel: str, *examples: str) -> Callable[[Callable[..., Re
                 try:
                     # Worker processes put the null device in the place of a stdout that is closed.
                     with redirect_stdout(sys.stderr if as_json else sys.stdout):
-                        opened = {name: Address.open(arguments[name], **reach) for name in addresses}
-                        result = function(**{**arguments, **opened})
+                        result = function(**opened(parameters, arguments))
                 except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 - each kind has its code
                     if show_traceback:
                         traceback.print_exc()
@@ -105,19 +106,17 @@ def command(name: str, panel: str, *examples: str) -> Callable[[Callable[..., Re
                 else:
                     shown = replace(result, text=()) if quiet else result
                     code = result.code if output.write(shown, as_json=as_json) else ExitCode.STORAGE
-            context.exit(code)
+            click.get_current_context().exit(code)
 
         summary = " ".join((function.__doc__ or "").split())
-        lines = "\n".join(f"  $ cachelayer {name} {example}" for example in examples)
-        short = summary.partition(". ")[0].rstrip(".")
-        click_command = app.command(name, help=f"{summary}\n\n\b\nExamples:\n{lines}", short_help=short)(run)
-        click_command.params += [
-            click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON document, for scripts."),
-            click.Option(["--quiet", "-q"], is_flag=True, help="Print problems alone; with --json, also the document."),
-            click.Option(["--traceback", "show_traceback"], is_flag=True, help="Show where an error was raised."),
-        ]
+        lines = "\n".join(f"  $ cachelayer {name} {example}".rstrip() for example in examples)
         app.panels[name] = panel
-        return click_command
+        return app.command(
+            name,
+            help=f"{summary}\n\n\b\nExamples:\n{lines}",
+            short_help=summary.partition(". ")[0].rstrip("."),
+            params=[*parameters, *_OUTPUT],
+        )(run)
 
     return decorate
 

@@ -54,3 +54,8 @@ _CODES: dict[type[BaseException], ExitCode] = {
 def code_of(error: BaseException) -> ExitCode:
     """Return the exit code of a command that ends with an error: the code of the nearest class in the tree."""
     return next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), ExitCode.BUG)
+
+
+def finding_if(is_bad: bool) -> ExitCode:
+    """Return the exit code of a check that has found something, or nothing."""
+    return ExitCode.FINDING if is_bad else ExitCode.SUCCESS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from inspect import signature
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any, get_args, get_type_hints
 
 import cloudpickle
 
-from cachelayer.cli.options import json_or_text, once
+from cachelayer.cli.options import json_or_text
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
 
 
@@ -78,14 +78,14 @@ def _is_of(module: ModuleType, path: Path) -> bool:
     return file is not None and Path(file).exists() and path.samefile(file)
 
 
-def arguments_of(function: Callable[..., Any], pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
+def arguments_of(function: Callable[..., Any], texts: Mapping[str, str]) -> dict[str, Any]:
     """Parse the arguments of a call: by the type hint of the function if there is one, else as JSON, else as text."""
     try:
         hints = get_type_hints(function)
     except (NameError, TypeError):
         # The annotation uses names that exist only for type checkers.
         hints = {}
-    values = {name: _value(name, text, hints.get(name, Any)) for name, text in once("--arg", pairs)}
+    values = {name: _value(name, text, hints.get(name, Any)) for name, text in texts.items()}
     takes = signature(function)
     try:
         takes.bind(**values)

@@ -16,12 +16,10 @@ from typing import Any
 import click
 import numpy as np
 
-from cachelayer.cli import options
-from cachelayer.cli.addresses import Address, Pairs, open_place
+from cachelayer.cli.addresses import Address
 from cachelayer.cli.app import command
-from cachelayer.cli.exit_codes import ExitCode, code_of
+from cachelayer.cli.exit_codes import ExitCode, code_of, finding_if
 from cachelayer.cli.functions import load
-from cachelayer.cli.options import argument, flag, option
 from cachelayer.cli.output import Result, bold, cell, facts, table, text_of, version_document
 from cachelayer.drawing.text import class_names, counted, leaf_text, named, shown_path, spec_rows
 from cachelayer.errors import CacheLayerError, InvalidArgumentError
@@ -37,11 +35,9 @@ _SHARDS_SHOWN = 10
 
 
 @command("ls", "List", "gs://bucket/caches          # its datasets", "gs://bucket/caches/cifar10  # versions of one")
-@argument("listed", "STORAGE[/ID]", "A path or a URL, or a dataset in it.")
-@options.client_options
-def list_storage(listed: str, option: Pairs) -> Result:
+def list_storage(listed: tuple[Storage, Address | None]) -> Result:
     """List the datasets of a storage, or a dataset's versions and unfinished builds (STORAGE/ID), newest last."""
-    storage, address = open_place(listed, option)
+    storage, address = listed
     return _list_datasets(storage) if address is None else _list_versions(address)
 
 
@@ -70,8 +66,7 @@ def _list_versions(address: Address) -> Result:
     versions = address.versions()
     tags = storage.tags(dataset_id) if versions else {}
     document: list[dict[str, Any]] = [
-        {"state": "published", **asdict(info), "tags": sorted(tag for tag, version in tags.items() if version == name)}
-        for name, info in versions.items()
+        {"state": "published", **asdict(info), "tags": _tags_of(name, tags)} for name, info in versions.items()
     ]
     title = f"{dataset_id} is a dataset of {counted(len(versions), 'version')} in {storage.url}"
     if not versions:
@@ -84,31 +79,29 @@ def _list_versions(address: Address) -> Result:
 
 
 @command("log", "List", "gs://bucket/caches/cifar10")
-@argument("dataset", "STORAGE/ID", "A dataset in a storage.", type=options.ADDRESS)
-@options.client_options
 def log(dataset: Address) -> Result:
     """Show the history of a dataset, oldest first: who published, tagged, copied or deleted what, and when."""
     events = dataset.storage.history(dataset.text)
     return Result(events, table(events, "sequence", "kind", "time", "user", "host", "details"))
 
 
+def _tags_of(version: str, tags: Mapping[str, str]) -> list[str]:
+    return sorted(tag for tag, name in tags.items() if name == version)
+
+
 @command("show", "List", "gs://bucket/caches/cifar10", "cache/cifar10@sha256:3fcda2 --json | jq .provenance")
-@options.reference
-@options.storage_access
 def show(reference: Address) -> Result:
     """Show a version: its element spec, counts, sizes, shards, tags and how it was made."""
     ref = reference.rows()
-    tags = sorted(
-        tag for tag, version in reference.storage.tags(ref.dataset_id).items() if version == ref.dataset_version
-    )
     manifest = ref._base.version.manifest
+    tags = _tags_of(ref.dataset_version, reference.storage.tags(ref.dataset_id))
     about = {**version_document(ref), "tags": tags, "codec": manifest.rows.codec}
     shards = [{"name": shard.name, **asdict(shard.stats)} for shard in manifest.shards]
-    spec = "\n".join("    " * depth + f"{name}: {text}" for depth, name, text in spec_rows(ref.raw().element_spec))
+    spec = ["    " * depth + f"{name}: {text}" for depth, name, text in spec_rows(ref.raw().element_spec)]
     rows = table(shards[:_SHARDS_SHOWN], "records", "nbytes", "sha256", "name")
     more = [f"and {len(shards) - _SHARDS_SHOWN:,} more: --json shows all"] * (len(shards) > _SHARDS_SHOWN)
     provenance = {name: text_of(value) for name, value in ref.provenance.items() if value not in (None, "", [], {})}
-    shown = [*facts((name, cell(name, value)) for name, value in about.items()), "", spec, ""]
+    shown = [*facts((name, cell(name, value)) for name, value in about.items()), "", *spec, ""]
     return Result(
         {**about, "element_spec": spec_json.to_json(ref.element_spec), "shards": shards, "provenance": ref.provenance},
         [*shown, *rows, *more, "", *facts(provenance.items())],
@@ -116,35 +109,21 @@ def show(reference: Address) -> Result:
 
 
 @command("head", "Inspect", "cache/cifar10@v2", "cache/cifar10 -n 20 --json | jq '.[].element.label'")
-@options.reference
-@options.number_of_records(default=5)
-@options.storage_access
-def head(reference: Address, records: int) -> Result:
+def head(ref: DataRef[Any], records: int = 5) -> Result:
     """Show the first records."""
-    ref = reference.rows()
     return _records(ref, list(range(min(records, len(ref)))))
 
 
 @command("sample", "Inspect", "cache/cifar10@v2", "cache/cifar10@v2 -n 20 --seed 7")
-@options.reference
-@options.number_of_records(default=5)
-@option("seed", "N", "The seed of the draw.", type=click.IntRange(0), default=0)
-@options.storage_access
-def sample(reference: Address, records: int, seed: int) -> Result:
+def sample(ref: DataRef[Any], seed: int, records: int = 5) -> Result:
     """Show records drawn at random: the first ones of a stream shuffled with this seed."""
-    ref = reference.rows()
-    numbers = ref.stream(records, shuffle=True, seed=seed).record_numbers(0).tolist() if len(ref) else []
-    return _records(ref, numbers)
+    return _records(ref, ref.stream(records, shuffle=True, seed=seed).record_numbers(0).tolist() if len(ref) else [])
 
 
 @command("stats", "Inspect", "gs://bucket/rows --records 10000", "cache/cifar10 --json | jq '.leaves[].numbers.mean'")
-@options.reference
-@options.number_of_records()
-@options.storage_access
-@options.progress
-def stats(reference: Address, records: int | None, progress: bool | None) -> Result:
+def stats(ref: DataRef[Any], records: int | None, progress: bool | None) -> Result:
     """Show statistics of the records, or of a sample: sizes, ranges, lengths, nulls and histograms, in one pass."""
-    statistics = survey(reference.rows(), records=records, progress=progress)
+    statistics = survey(ref, records=records, progress=progress)
     return Result(statistics.to_json(), [str(statistics)])
 
 
@@ -187,9 +166,6 @@ def element_json(value: Any) -> Any:
 
 
 @command("verify", "Check", "gs://bucket/caches/cifar10@v2", "cache/cifar10 --json || echo damaged")
-@options.whole_version
-@options.client_options
-@options.progress
 def verify(whole: Address, progress: bool | None) -> Result:
     """Read every record of a version, and compare every checksum. Exit code 1 if something is damaged."""
     report = whole.storage.verify(whole.text, progress=progress)
@@ -198,67 +174,41 @@ def verify(whole: Address, progress: bool | None) -> Result:
     shown = [*report.problems, *report.damaged, summary]
     if report.damaged:
         shown.append(f"to repair it: cachelayer repair {whole.text} --from STORAGE")
-    return Result(report.to_json(), shown, ExitCode.SUCCESS if report.ok else ExitCode.FINDING)
+    return Result(report.to_json(), shown, finding_if(not report.ok))
 
 
 @command("diff", "Check", "cache/docs@v1 cache/docs@v2 --key url", "cache/docs@v2 gs://bucket/caches/docs@v2 --no-rows")
-@options.reference
-@argument("other", "OTHER", "Another REFERENCE, also in another storage.")
-@option("key", "FIELD", "Compare rows that have one value of this field, or of several.", multiple=True)
-@option(
-    "rows",
-    None,
-    "Compare rows; this reads the records that are not in shards of both.",
-    "--rows/--no-rows",
-    default=True,
-)
-@options.client_options
-@options.to_client_options
-@options.progress
-def diff(
-    reference: Address, other: str, key: tuple[str, ...], rows: bool, to_option: Pairs, progress: bool | None
-) -> Result:
+def diff(ref: DataRef[Any], other: DataRef[Any], key: tuple[str, ...], rows: bool, progress: bool | None) -> Result:
     """Compare two versions: spec, counts, shards, provenance, and rows, by number or by a key.
 
     Exit code 1 if the data differ.
     """
-    another = Address.open(other, to_option).rows()
-    difference = reference.rows().diff(another, key=key or None, rows=rows, progress=progress)
-    return Result(
-        difference.to_json(), [str(difference)], ExitCode.SUCCESS if difference.same_data else ExitCode.FINDING
-    )
+    difference = ref.diff(other, key=key or None, rows=rows, progress=progress)
+    return Result(difference.to_json(), [str(difference)], finding_if(not difference.same_data))
 
 
-@command("view", "Inspect", "cache", "gs://bucket/caches/cifar10@v2", "cache/tokens@v1 --detokenize tokens.py:decode")
-@argument("place", "STORAGE[/ID@VERSION]", "A storage, and the version to show first.")
-@flag("no_open", "Only print the URL: open no browser.")
-@option("detokenize", "MODULE:FUNCTION", "A function that turns a list of tokens into text.")
-@options.client_options
-@option("host", "ADDRESS", "Where to listen; others who know the URL can look there.", default="127.0.0.1")
-@option("port", "N", "The port; 0 for a free one.", type=click.IntRange(0), default=0)
-@option("root_path", "PATH", "What a proxy puts before every path, such as /data.", type=options.ROOT_PATH, default="")
-@option(
-    "allowed_hosts",
-    "NAME",
-    "A name of the server besides those of this machine.",
-    "--allow-host",
-    type=options.HOST_NAME,
-    multiple=True,
+@command(
+    "view",
+    "Inspect",
+    "cache",
+    "gs://bucket/caches/cifar10@v2",
+    "cache/tokens@v1 --detokenize tokens.py:decode",
+    more=("host", "port", "root_path", "allowed_hosts"),
 )
-@option("token_file", "FILE", "Holds the token of the URL; made if there is no such file.", type=options.PATH)
 def view(
-    place: str, no_open: bool, detokenize: str | None, option: Pairs, token_file: Path | None, **serving: Any
+    viewed: tuple[Storage, Address | None],
+    no_open: bool,
+    detokenize: str | None,
+    token_file: Path | None,
+    **serving: Any,
 ) -> Result:
     """Show a storage as a page in the browser: versions, records, statistics, the order of training."""
-    # Records are read in ranges: a look at a bucket downloads no shard.
-    storage, address = open_place(place, option, local_cache_bytes=0)
+    storage, address = viewed
     with packages_of("view", "the page needs Jinja2, Starlette and uvicorn"):
         from cachelayer.page.render import OpenVersions, path_of
         from cachelayer.page.server import PageServer
     open_versions = OpenVersions(storage, None if detokenize is None else load(detokenize))
-    path = "/"
-    if address is not None:
-        path = path_of(open_versions.ref(address.text, None))
+    path = "/" if address is None else path_of(open_versions.ref(address.text, None))
     token = None if token_file is None else _token_in(token_file)
     server = PageServer(open_versions, token=token, **serving)
     url = server.url(path)

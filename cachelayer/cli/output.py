@@ -27,7 +27,9 @@ _RULE = 80
 """The longest line below the heading of a table."""
 _GAP = "   "
 _LEAST_WIDTH = 8
-"""Columns to which the texts of a table are folded at most."""
+"""Columns to which long words are cut at most."""
+_LONGEST_WORD = 12
+"""Columns of a word that is not cut, such as a date."""
 _CONTROL = re.compile(r"(?!\x1b\[[01]m)[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """Characters by which stored text could control the terminal: all but those that begin and end bold text."""
 
@@ -94,47 +96,55 @@ def bold(text: str) -> str:
 def table(rows: Iterable[Any], *names: str) -> list[str]:
     """Lay out documents or dataclasses, a line for each, with the values of these names; nothing if there are none.
 
-    In a narrow terminal, texts are folded; but those of a last column with URLs or paths are left for the terminal to
-    wrap, so that they can be copied in one piece.
+    In a narrow terminal texts are folded, but those of a last column with URLs or paths are left for the terminal to
+    wrap, so that they can be copied in one piece. If that is not enough, each row is laid out as :func:`facts`.
     """
     documents = [row if isinstance(row, dict) else vars(row) for row in rows]
     if not documents:
         return []
-    columns = []
-    for name in names:
-        heading = name.replace("nbytes", "size").replace("_", " ")
-        columns.append([heading, *(cell(name, document.get(name)) for document in documents)])
-    widths = list(map(_natural_width, columns))
+    headings = [name.replace("nbytes", "size").replace("_", " ") for name in names]
+    cells = [[cell(name, document.get(name)) for name in names] for document in documents]
+    columns = list(zip(headings, *cells, strict=True))
     numbers = {place for place, name in enumerate(names) if any(isinstance(row.get(name), int) for row in documents)}
-    is_whole = any("/" in text for text in columns[-1])
-    foldable = [place for place in range(len(names) - is_whole) if place not in numbers]
+    widths = list(map(_natural_width, columns))
+    least = [width if place in numbers else _least_width(columns[place]) for place, width in enumerate(widths)]
     room = _terminal_width() - len(_GAP) * (len(names) - 1)
-    while sum(widths) > room and foldable and max(widths[place] for place in foldable) > _LEAST_WIDTH:
+    if any("/" in text for text in columns[-1]):
+        least[-1] = widths[-1]
+        room += max(0, widths[-1] - _LEAST_WIDTH)
+    while sum(widths) > room:
+        foldable = [place for place, width in enumerate(widths) if width > least[place]]
+        if not foldable:
+            return [line for row in cells for line in ("", *facts(zip(headings, row, strict=True)))]
         widths[max(foldable, key=widths.__getitem__)] -= 1
-    headings = _laid_out([column[:1] for column in columns], widths, numbers)
-    lines = _laid_out([column[1:] for column in columns], widths, numbers)
-    rule = "─" * min(_RULE, _terminal_width(), max(map(_width, headings + lines)))
-    return [*map(bold, headings), rule, *lines]
+    head = _laid_out(headings, widths, numbers)
+    lines = [line for row in cells for line in _laid_out(row, widths, numbers)]
+    rule = "─" * min(_RULE, _terminal_width(), max(map(_width, head + lines)))
+    return [*map(bold, head), rule, *lines]
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> list[str]:
-    """Lay out names and values, a line for each pair. Further lines of a value go below its first line."""
+    """Lay out names and values. In a narrow terminal, lines of values are folded, but not those with URLs or paths."""
     pairs = list(rows)
     width = _natural_width(name for name, _ in pairs) + 2
-    below = "\n" + " " * width
-    return [bold(name) + " " * (width - _width(name)) + value.replace("\n", below) for name, value in pairs]
-
-
-def _laid_out(columns: Sequence[Sequence[str]], widths: Sequence[int], numbers: Collection[int]) -> list[str]:
-    """Return the lines of columns of texts, folded to some widths; columns of numbers stand to the right."""
+    room = max(_LEAST_WIDTH, _terminal_width() - width)
     lines = []
-    for texts in zip(*columns, strict=True):
-        for parts in zip_longest(*map(_folded, texts, widths), fillvalue=""):
-            cells = []
-            for place, (part, width) in enumerate(zip(parts, widths, strict=True)):
-                blank = " " * (width - _width(part))
-                cells.append(blank + part if place in numbers else part + blank)
-            lines.append(_GAP.join(cells).rstrip())
+    for name, value in pairs:
+        folded = [part for line in value.split("\n") for part in ([line] if "/" in line else _folded(line, room))]
+        lines.append(bold(name) + " " * (width - _width(name)) + folded[0])
+        lines += [" " * width + line for line in folded[1:]]
+    return lines
+
+
+def _laid_out(texts: Sequence[str], widths: Sequence[int], numbers: Collection[int]) -> list[str]:
+    """Return the lines of a row of a table, with texts folded to some widths; numbers stand to the right."""
+    lines = []
+    for parts in zip_longest(*map(_folded, texts, widths), fillvalue=""):
+        padded = []
+        for place, (part, width) in enumerate(zip(parts, widths, strict=True)):
+            blank = " " * (width - _width(part))
+            padded.append(blank + part if place in numbers else part + blank)
+        lines.append(_GAP.join(padded).rstrip())
     return lines
 
 
@@ -150,6 +160,12 @@ def _folded(text: str, width: int) -> list[str]:
             rest = rest[end:]
         lines.append(rest)
     return lines
+
+
+def _least_width(texts: Iterable[str]) -> int:
+    """Return to how many columns texts are folded at most, which cuts no date."""
+    word = max(_width(word) for text in texts for word in text.split() or [""])
+    return word if _LEAST_WIDTH < word <= _LONGEST_WORD else _LEAST_WIDTH
 
 
 def _natural_width(texts: Iterable[str]) -> int:

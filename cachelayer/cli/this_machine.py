@@ -21,11 +21,9 @@ import click
 import numpy as np
 
 import cachelayer
-from cachelayer.cli import options
-from cachelayer.cli.addresses import Pairs, open_storage
+from cachelayer.cli.addresses import open_storage
 from cachelayer.cli.app import PROBE, command
-from cachelayer.cli.exit_codes import ExitCode
-from cachelayer.cli.options import argument, flag
+from cachelayer.cli.exit_codes import finding_if
 from cachelayer.cli.output import Result, facts, table
 from cachelayer.errors import CacheLayerError, CorruptionError
 from cachelayer.gather import IS_COMPILED
@@ -46,8 +44,6 @@ _RESUME = "import sys; from cachelayer.cli.this_machine import resume; resume(sy
 
 
 @command("copies", "Manage", "", "--clear")
-@flag("clear", "Remove all copies that no program uses.")
-@options.local_cache
 def list_copies(clear: bool, local_cache: Path | None) -> Result:
     """List the local copies of remote shards, or remove them. They are made again when they are read."""
     copies = CacheFolder(folder_of(local_cache))
@@ -61,9 +57,7 @@ def list_copies(clear: bool, local_cache: Path | None) -> Result:
 
 
 @command("doctor", "Help", "", "gs://bucket/caches")
-@argument("storage", "STORAGE", "A path, or a URL such as gs://bucket/prefix.", required=False)
-@options.client_options
-def doctor(storage: str | None, option: Pairs) -> Result:
+def doctor(probed: str | None, option: dict[str, Any]) -> Result:
     """Show versions of packages; probe a storage, for 10 seconds at most. Exit code 1 if it cannot be published to."""
     versions = {"python": platform.python_version()}
     used = {"cachelayer"}
@@ -76,23 +70,23 @@ def doctor(storage: str | None, option: Pairs) -> Result:
             versions[name] = version(name)
     copying = "compiled functions" if IS_COMPILED else "numpy: no compiler was there when cachelayer was installed"
     shown = facts([*versions.items(), ("records are copied by", copying)])
-    if storage is None:
+    if probed is None:
         return Result({"versions": versions, "is_compiled": IS_COMPILED}, shown)
-    click.echo(f"asking {without_credentials(storage)}, for {PATIENCE:g} s at most", err=True)
-    url, problem, limit = _asked(storage, option)
+    click.echo(f"asking {without_credentials(probed)}, for {PATIENCE:g} s at most", err=True)
+    url, problem, limit = _asked(probed, option)
     report = {"url": url, "problem": problem, "limit": limit}
     document = {"versions": versions, "is_compiled": IS_COMPILED, "storage": report}
     verdict = f"{url}: {problem or 'can be published to'}{limit and ', but ' + limit}"
-    return Result(document, [*shown, verdict], ExitCode.FINDING if problem else ExitCode.SUCCESS)
+    return Result(document, [*shown, verdict], finding_if(bool(problem)))
 
 
-def _asked(storage: str, option: Pairs) -> tuple[str, str, str]:
+def _asked(storage: str, option: dict[str, Any]) -> tuple[str, str, str]:
     """Return the URL of a storage, why it cannot be published to, or does not answer, and what else it refuses."""
     asking: Future[tuple[str, str, str]] = Future()
 
     def ask() -> None:
         try:
-            store = open_storage(storage, option)._store
+            store = open_storage(storage, storage_options=option)._store
             asking.set_result((store.url, *_probe(store)))
         # The thread that waits raises it.
         except BaseException as error:  # noqa: BLE001
@@ -128,7 +122,6 @@ def _probe(store: Store) -> tuple[str, str]:
 
 
 @command("demo", "Help", "", "demo-cache")
-@argument("folder", "FOLDER", "The folder of the cache; by default a new one.", type=options.PATH, required=False)
 def demo(folder: Path | None) -> Result:
     """Cache a sequence, stop reading in mid-epoch, resume in another process, and prove that nothing was lost."""
     place = str(folder or tempfile.mkdtemp(prefix="cachelayer-demo-"))

@@ -14,10 +14,10 @@ from repository import ROOT
 
 import cachelayer
 from cachelayer import errors
-from cachelayer.cli.addresses import Address, storage_options
+from cachelayer.cli.addresses import Address
 from cachelayer.cli.app import Commands, app, command
 from cachelayer.cli.exit_codes import ExitCode, code_of
-from cachelayer.cli.options import NBYTES, PAIR, SECONDS, Parsed
+from cachelayer.cli.options import NBYTES, SECONDS, Parsed
 from cachelayer.cli.output import Result
 from cachelayer.drawing.text import counted
 from cachelayer.support.progress import size
@@ -190,7 +190,9 @@ def read(kind: Parsed, text: str) -> Any:
 def test_options_are_json_where_they_can_be() -> None:
     typed = ["endpoint_url=http://h:1", "anon=true", 'client_kwargs={"verify": false}', "key=a=b", "x="]
     expected = {"endpoint_url": "http://h:1", "anon": True, "client_kwargs": {"verify": False}, "key": "a=b", "x": ""}
-    assert storage_options([read(PAIR, text) for text in typed]) == expected
+    arguments = ["cache", *(part for text in typed for part in ("-o", text))]
+    assert app.commands["ls"].make_context("ls", arguments).params["option"] == expected
+    assert "anon is given twice" in refused("ls", "cache", "-o", "anon=true", "-o", "anon=false")
     assert "hunter2" not in refused("ls", "cache", "--option", "hunter2")
 
 

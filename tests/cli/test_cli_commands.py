@@ -1,5 +1,6 @@
 """Commands on versions that are there: listed, shown, tagged, compared, copied, deleted; on local disk."""
 
+import re
 import threading
 import uuid
 from pathlib import Path
@@ -111,6 +112,26 @@ def test_tables_fit_the_terminal_and_lose_no_letter(tmp_path: Path, monkeypatch:
                 line.split(" ")[0] for line in lines[lines.index(max(lines, key=lambda line: line.count("─"))) + 1 :]
             ]
             assert "".join(firsts) == column
+
+
+@pytest.mark.parametrize("columns", [40, 50, 59])
+def test_in_a_narrow_terminal_no_line_of_a_table_is_wider_and_no_number_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    name, version = "dataset-" * 9, "version-" * 7
+    storage = cachelayer.Storage(tmp_path)
+    storage.submit(list(range(1_234)), f"{name}@{version}", description="why it was made " * 9)
+    with pytest.raises(cachelayer.ElementError):
+        storage.submit([*[1] * 2_345, "two"], f"{name}@unfinished-{version}", shard_bytes=1000)
+    places = {"ls": [storage.url, f"{storage.url}/{name}"], "show": [f"{storage.url}/{name}"]}
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for command, named in places.items():
+        for place in named:
+            _, *lines = invoke(command, place).stdout.splitlines()
+            assert [line for line in lines if len(line) > columns and "/" not in line] == []
+            words = " ".join(lines).split()
+            assert "1,234" in words
+            assert any(re.fullmatch(r"\d{4}-\d\d-\d\d", word) for word in words) or command == "show"
 
 
 def test_ls_says_what_it_lists(storage: cachelayer.Storage) -> None:
