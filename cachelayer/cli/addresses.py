@@ -63,15 +63,18 @@ def open_rows(text: str, **access: Any) -> DataRef[Any]:
     return Address.open(text, **access).rows()
 
 
-def open_storage(url: str, **access: Any) -> Storage:
-    """Open a storage that exists."""
+def open_storage(url: str, *, missing: DatasetNotFoundError | None = None, **access: Any) -> Storage:
+    """Open a storage that exists; if the text could also name a dataset, say that it is missing."""
     storage = Storage(url, **access)
     folder = storage._store.local_path("")
     shown = repr(without_credentials(url))
     if names_version(url):
         raise InvalidArgumentError(f"{shown} is a version: name the folder or the URL that builds publish to")
-    if folder is not None and not folder.is_dir():
-        raise NotFoundError(f"{shown} is no storage: name the folder or the URL that builds publish to")
+    # A bucket has no folders: below the name of a dataset that is not there lies nothing.
+    is_there = (missing is None or storage._store.names("")) if folder is None else folder.is_dir()
+    if not is_there:
+        advice = f", and {missing}" if missing else ": name the folder or the URL that builds publish to"
+        raise NotFoundError(f"{shown} is no storage{advice}")
     return storage
 
 
@@ -89,11 +92,7 @@ def open_place(text: str, **access: Any) -> tuple[Storage, Address | None]:
         missing = error
     else:
         return address.storage, address
-    storage = open_storage(text, **access)
-    # A bucket has no folders: below the name of a dataset that is not there lies nothing.
-    if missing is not None and storage._store.local_path("") is None and not storage._store.names(""):
-        raise missing
-    return storage, None
+    return open_storage(text, missing=missing, **access), None
 
 
 def open_target(text: str, **access: Any) -> tuple[Storage, str | None]:

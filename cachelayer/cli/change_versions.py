@@ -93,7 +93,7 @@ def add_column(
 ) -> Result:
     """Publish a version with more columns, from a function or from a table. No record is copied."""
     is_function = len(columns) == 1 and ":" in Path(columns[0]).name
-    source = load(columns[0]) if is_function else list(columns)
+    source = load(columns[0]) if is_function else named_files.source_of(list(columns))
     ref = whole.storage.add_columns(whole.text, new, source, on=on or None, fill=fill or None, **adding)
     return version_result(ref, "published")
 

@@ -131,7 +131,7 @@ def facts(rows: Iterable[tuple[str, str]]) -> list[str]:
     lines = []
     for name, value in pairs:
         folded = [part for line in value.split("\n") for part in ([line] if "/" in line else _folded(line, room))]
-        lines.append(bold(name) + " " * (width - _width(name)) + folded[0])
+        lines.append((bold(name) + " " * (width - _width(name)) + folded[0]).rstrip())
         lines += [" " * width + line for line in folded[1:]]
     return lines
 

@@ -317,9 +317,12 @@ def folder_of(local_cache: str | os.PathLike[str] | None = None) -> Path:
     if not text or "\0" in text or "://" in text:
         raise InvalidArgumentError(f"local_cache {text!r}: expected the path of a folder of this host")
     try:
-        return absolute(f"local_cache {text!r}", text)
+        folder = absolute(f"local_cache {text!r}", text)
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"{error} Set CACHELAYER_LOCAL_CACHE, or pass local_cache=") from error
+    if folder.is_file():
+        raise InvalidArgumentError(f"local_cache {text!r} is a file: expected the path of a folder of this host")
+    return folder
 
 
 def limit_of(local_cache_bytes: int | str | None) -> int | None:

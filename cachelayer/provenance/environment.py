@@ -114,6 +114,8 @@ def checked_annotations(description: str | None, metadata: Mapping[str, Any] | N
     """Return what a user says of a version, as it is stored; raise if JSON cannot hold it."""
     if description is not None and not isinstance(description, str):
         raise InvalidTypeError(f"description {description!r} of type {type(description).__name__}: pass a str")
+    if not isinstance(metadata, Mapping | None):
+        raise InvalidArgumentError(f"metadata must be a dict that JSON can hold, got {metadata!r}")
     try:
         values: dict[str, Any] = json.loads(json.dumps(dict(metadata or {}), allow_nan=False))
         # The provenance has it at this depth, which is checked.

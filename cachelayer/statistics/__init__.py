@@ -3,12 +3,12 @@
 ::
 
     batch of records ──unpack──> values, lengths and nulls of a leaf ──> Statistics      survey.py
-                                   NumberSummary, StringSummary          numbers.py, texts_and_images.py
+                                   NumberSummary, StringSummary          numbers.py
     Statistics ──> bars and words, in text and in HTML                   shown.py
 """
 
 from cachelayer.statistics.numbers import NumberStats
 from cachelayer.statistics.shown import LeafStats, LengthStats, Statistics
-from cachelayer.statistics.survey import Survey, count_by, survey
+from cachelayer.statistics.survey import count_by, survey
 
-__all__ = ["LeafStats", "LengthStats", "NumberStats", "Statistics", "Survey", "count_by", "survey"]
+__all__ = ["LeafStats", "LengthStats", "NumberStats", "Statistics", "count_by", "survey"]

@@ -82,12 +82,16 @@ class NumberSummary:
         self._range: tuple[Number, Number] | None = None
         self._mean = self._squares = 0.0
         self._values: Counter[int] | None = Counter() if self._kind in "biu" else None
+        self.record_of_largest: int | None = None
+        """The number of the first record with the largest number, if the numbers came with those of their records."""
         self._scale = _NARROWEST if self._kind == "f" else 0
         self._bins: Counter[int] = Counter()
 
-    def add(self, values: NDArray[Any]) -> None:
-        """Add an array of shape ``[n]``."""
+    def add(self, values: NDArray[Any], records: NDArray[np.int64] | None = None) -> None:
+        """Add an array of shape ``[n]``, perhaps with the numbers of their records."""
         self._count += len(values)
+        if records is not None and len(values) and (self._range is None or values.max() > self._range[1]):
+            self.record_of_largest = int(records[values.argmax()])
         # NumPy would warn of signaling NaNs, and of floats of 128 bits that are too large.
         with np.errstate(over="ignore", invalid="ignore"):
             if self._kind == "f":

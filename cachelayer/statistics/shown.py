@@ -9,7 +9,6 @@ from typing import Any
 
 from cachelayer.drawing.text import Names, named, number_text, shown_path
 from cachelayer.statistics.numbers import Histogram, NumberStats
-from cachelayer.statistics.texts_and_images import StringStats
 
 _BARS = "▁▂▃▄▅▆▇█"
 _WIDTH = 16
@@ -22,6 +21,16 @@ _TEXT = 24
 """How many characters of a string are shown."""
 _TO_MINUTES = len("2026-01-31T12:30")
 _NO_NAMES: Names = {}
+
+
+@dataclass(frozen=True)
+class StringStats:
+    """The statistics of a leaf of strings."""
+
+    distinct: int | None
+    """How many strings differ; None if more than 1,000 do, or one is longer than 256."""
+    common: tuple[tuple[str, int], ...]
+    """The ten most common strings with their counts; empty if ``distinct`` is None."""
 
 
 @dataclass(frozen=True)

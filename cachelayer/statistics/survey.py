@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,53 +19,20 @@ from cachelayer.specs.schema import Schema
 from cachelayer.specs.spec import ImageSpec, JsonSpec, LeafSpec, RaggedSpec, describe_leaf
 from cachelayer.specs.values import Nullable, Ragged, Sparse
 from cachelayer.statistics.numbers import NumberSummary, are_numbers
-from cachelayer.statistics.shown import LeafStats, LengthStats, Statistics
-from cachelayer.statistics.texts_and_images import StringSummary, image_sizes
+from cachelayer.statistics.shown import LeafStats, LengthStats, Statistics, StringStats
 from cachelayer.support.arguments import integer
 from cachelayer.support.progress import Progress
 
 _BATCH_NBYTES = 8 << 20
 _BATCH_RECORDS = 16_384
+DISTINCT = 1000
+"""How many distinct strings are counted at most."""
+COMMON = 10
+"""How many of the most common strings are told."""
+_LONGEST = 256
+"""Strings of more characters are not counted."""
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
-
-
-class Survey:
-    """Reads the records of a ref in order, batch by batch, and collects their statistics; see ``ref.stats``."""
-
-    def __init__(self, ref: Any, records: int | None = None) -> None:
-        numbers = _readable(ref, None if records is None else integer("records", records, 1))
-        raw = ref.raw() if isinstance(numbers, range) else ref.raw().select(numbers)
-        self.read = 0
-        """How many records were read."""
-        self.total = len(numbers)
-        self._ref = ref
-        self._raw = raw
-        self._numbers = numbers
-        self._leaves = [_LeafSummary(path, spec) for path, spec in tree.leaves(raw.element_spec)]
-        self._sizes = _LengthSummary("bytes")
-        self._batch_size = max(1, min(_BATCH_RECORDS, _BATCH_NBYTES // max(1, records_of(raw).info.read_nbytes)))
-        self._batches = iter(raw.stream(self._batch_size))
-
-    def read_batch(self) -> tuple[int, int] | None:
-        """Read the next batch, and return how many records and bytes it has; None if all are read."""
-        if self.read == self.total:
-            return None
-        values = Schema.of(self._raw.element_spec).flatten(next(self._batches))
-        count = min(self._batch_size, self.total - self.read)
-        rows = np.arange(self.read, self.read + count)
-        nbytes = self._raw.stored_nbytes(rows)
-        numbers = np.asarray(self._numbers[self.read : self.read + count])
-        self._sizes.add(nbytes, numbers)
-        for leaf, batch in zip(self._leaves, values, strict=True):
-            leaf.add(batch, numbers)
-        self.read += count
-        return count, int(nbytes.sum())
-
-    def result(self) -> Statistics:
-        """Return the statistics of what was read."""
-        leaves = tuple(leaf.result() for leaf in self._leaves)
-        return Statistics(str(self._ref._records.name), len(self._ref), self.read, self._sizes.result(), leaves)
 
 
 def _readable(ref: Any, records: int | None) -> range | Ints:
@@ -81,19 +50,36 @@ def _readable(ref: Any, records: int | None) -> range | Ints:
     return np.sort(sample[:records])
 
 
+def _chosen(ref: Any, numbers: range | Ints) -> Any:
+    """Return records of a ref as they are stored."""
+    return ref.raw() if isinstance(numbers, range) else ref.raw().select(numbers)
+
+
 def survey(ref: Any, *, records: int | None = None, progress: bool | None = None) -> Statistics:
     """Return the statistics of a ref; see ``ref.stats``. Encoded images and sounds are not decoded."""
-    reading = Survey(ref, records)
-    with Progress(f"stats {ref.dataset_id}@{ref.dataset_version}", reading.total, progress) as bar:
-        while batch := reading.read_batch():
-            bar.update(*batch)
-    return reading.result()
+    numbers = _readable(ref, None if records is None else integer("records", records, 1))
+    raw = _chosen(ref, numbers)
+    leaves = [_LeafSummary(path, spec) for path, spec in tree.leaves(raw.element_spec)]
+    sizes = NumberSummary(np.dtype(np.int64))
+    batch_size = max(1, min(_BATCH_RECORDS, _BATCH_NBYTES // max(1, records_of(raw).info.read_nbytes)))
+    total = len(numbers)
+    starts = range(0, total, batch_size)
+    with Progress(f"stats {ref.dataset_id}@{ref.dataset_version}", total, progress) as bar:
+        for start, batch in zip(starts, raw.stream(batch_size) if total else (), strict=True):
+            rows = np.arange(start, min(start + batch_size, total))
+            nbytes = raw.stored_nbytes(rows)
+            chosen = np.asarray(numbers[start : rows[-1] + 1])
+            sizes.add(nbytes, chosen)
+            for leaf, values in zip(leaves, Schema.of(raw.element_spec).flatten(batch), strict=True):
+                leaf.add(values, chosen)
+            bar.update(len(rows), int(nbytes.sum()))
+    stored = LengthStats("bytes", sizes.result(), sizes.record_of_largest)
+    return Statistics(str(ref._records.name), len(ref), total, stored, tuple(leaf.result() for leaf in leaves))
 
 
 def count_by(ref: Any, field: str) -> dict[Any, int]:
     """Return how many records of a ref have each value of a field; see ``ref.count_by``."""
-    numbers = _readable(ref, None)
-    raw = ref.raw() if isinstance(numbers, range) else ref.raw().select(numbers)
+    raw = _chosen(ref, _readable(ref, None))
     _, spec = tree.leaves(raw.element_spec)[leaf_number(raw.element_spec, field)]
     narrow = raw.fields(field)
     if spec.shape != ():
@@ -108,26 +94,6 @@ def count_by(ref: Any, field: str) -> dict[Any, int]:
     return {value: count for value, count in counts.most_common() if count}
 
 
-class _LengthSummary:
-    """Collects statistics of lengths, batch by batch."""
-
-    def __init__(self, of: str) -> None:
-        self._of = of
-        self._numbers = NumberSummary(np.dtype(np.int64))
-        self._largest = -1
-        self._longest: int | None = None
-
-    def add(self, lengths: Ints, records: Ints | None) -> None:
-        """Add lengths, and the numbers of their records if each record has one length."""
-        self._numbers.add(lengths)
-        if records is not None and lengths.max(initial=-1) > self._largest:
-            self._largest = int(lengths.max())
-            self._longest = int(records[lengths.argmax()])
-
-    def result(self) -> LengthStats:
-        return LengthStats(self._of, self._numbers.result(), self._longest)
-
-
 class _LeafSummary:
     """Collects statistics of one leaf, batch by batch."""
 
@@ -135,7 +101,7 @@ class _LeafSummary:
         self._path = path
         self._spec = spec
         self._nulls = 0
-        self._lengths: dict[str, _LengthSummary] = {}
+        self._lengths: dict[str, NumberSummary] = {}
         self._numbers = NumberSummary(np.dtype(spec.dtype)) if are_numbers(spec.dtype) else None
         self._is_image = isinstance(spec, ImageSpec)
         self._strings = StringSummary() if is_text(spec) and not self._is_image else None
@@ -147,7 +113,8 @@ class _LeafSummary:
             lengths |= image_sizes(values.tolist())
         for of, numbers in lengths.items():
             has_one = self._spec.shape == () or of in ("axis 0", "values")
-            self._lengths.setdefault(of, _LengthSummary(of)).add(numbers, records[valid] if has_one else None)
+            summary = self._lengths.setdefault(of, NumberSummary(np.dtype(np.int64)))
+            summary.add(numbers, records[valid] if has_one else None)
         if self._numbers is not None:
             self._numbers.add(values)
         if self._strings is not None:
@@ -158,7 +125,7 @@ class _LeafSummary:
             self._path,
             describe_leaf(self._spec),
             self._nulls,
-            tuple(lengths.result() for lengths in self._lengths.values()),
+            tuple(LengthStats(of, kept.result(), kept.record_of_largest) for of, kept in self._lengths.items()),
             None if self._numbers is None else self._numbers.result(),
             None if self._strings is None else self._strings.result(),
         )
@@ -220,3 +187,49 @@ def _lengths(spec: LeafSpec, batch: Ragged, valid: Flags) -> Iterator[tuple[str,
             yield f"axis {axis}", lengths[valid].astype(np.int64)
         if isinstance(spec, RaggedSpec):
             valid = np.repeat(valid, lengths)
+
+
+class StringSummary:
+    """Collects statistics of strings, batch by batch, in bounded memory."""
+
+    def __init__(self) -> None:
+        self._seen: Counter[str | bytes] | None = Counter()
+        """The count of each string; None once they are too many, or one is too long."""
+
+    def add(self, strings: NDArray[Any]) -> None:
+        if self._seen is not None:
+            self._seen.update(strings.tolist())
+            if len(self._seen) > DISTINCT or any(len(string) > _LONGEST for string in self._seen):
+                self._seen = None
+
+    def result(self) -> StringStats:
+        """Return the statistics. Bytes are shown as Python writes them, such as ``b'ab'``."""
+        if self._seen is None:
+            return StringStats(None, ())
+        ranked = sorted(self._seen.items(), key=lambda item: (-item[1], item[0]))
+        return StringStats(len(ranked), tuple((_shown(string), count) for string, count in ranked[:COMMON]))
+
+
+def _shown(string: str | bytes) -> str:
+    # A lone surrogate cannot be printed.
+    return string.encode("utf-8", "backslashreplace").decode() if isinstance(string, str) else repr(string)
+
+
+def image_sizes(files: Iterable[bytes]) -> dict[str, NDArray[np.int64]]:
+    """Return the widths and heights in the headers of image files, 0 for broken ones; an empty dict without Pillow."""
+    try:
+        from PIL import Image
+    except ImportError:
+        return {}
+    sizes = []
+    with warnings.catch_warnings():
+        # Pillow warns of images that are large when decoded, but nothing is decoded here.
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        for data in files:
+            try:
+                with Image.open(io.BytesIO(data)) as image:
+                    sizes.append(image.size)
+            except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+                sizes.append((0, 0))
+    widths, heights = np.array(sizes, np.int64).reshape(-1, 2).T
+    return {"width": widths, "height": heights}
