@@ -1,4 +1,4 @@
-"""The server of the page, and its guard: one port, and one token that lets people in."""
+"""The server of the page: who may see it, which function answers at which URL, and what is said when it fails."""
 
 from __future__ import annotations
 
@@ -6,17 +6,32 @@ import ipaddress
 import secrets
 import socket
 from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
 from urllib.parse import quote, urlencode
 
 import uvicorn
+from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
-from starlette.requests import HTTPConnection
+from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cachelayer.errors import InvalidArgumentError
-from cachelayer.page.app import application
-from cachelayer.page.render import ROOT_PATH, OpenVersions
+from cachelayer.errors import (
+    CacheLayerError,
+    CorruptionError,
+    FormatError,
+    InvalidArgumentError,
+    NotFoundError,
+    RecordIndexError,
+    StorageError,
+)
+from cachelayer.page import distributions, order_page, record_pages, storage_pages
+from cachelayer.page.render import ROOT_PATH, OpenVersions, page
+from cachelayer.support.logs import logger_of
 
 _SHUTDOWN_SECONDS = 1
 
@@ -166,3 +181,55 @@ _ASK = "The token is missing or wrong: open the URL that `cachelayer view` print
 
 def _refusal(status: int, text: str) -> Response:
     return PlainTextResponse(f"{text}\n", status)
+
+
+_VERSION = "/d/{dataset}/{version}"
+_ABSENT = "Check the name or the number, or begin at the storage."
+_DAMAGED = "Run `cachelayer verify` on this version, which names each damaged file, and `cachelayer repair`."
+_AWAY = "Check that the disk is mounted, the network is up and your credentials are valid, then reload this page."
+_ANSWERS = (
+    ((NotFoundError, RecordIndexError), 404, _ABSENT),
+    ((CorruptionError, FormatError), 500, _DAMAGED),
+    ((StorageError,), 503, _AWAY),
+    ((CacheLayerError,), 400, "Change what you asked for, as the message says."),
+)
+
+
+def application(open_versions: OpenVersions) -> Starlette:
+    """Return the application that shows a storage. :class:`Guard` checks who may see it."""
+    app = Starlette(
+        routes=[
+            Route("/", storage_pages.storage),
+            Route("/d/{dataset}", storage_pages.dataset),
+            Route("/diff", storage_pages.diff),
+            Route(_VERSION, storage_pages.version),
+            Route(f"{_VERSION}/records", record_pages.records),
+            Route(f"{_VERSION}/records/{{number:int}}", record_pages.record),
+            Route(f"{_VERSION}/records/{{number:int}}/{{leaf:int}}.png", record_pages.picture),
+            Route(f"{_VERSION}/records/{{number:int}}/{{leaf:int}}.wav", record_pages.sound),
+            Route(f"{_VERSION}/order", order_page.order),
+            Route(f"{_VERSION}/statistics", distributions.statistics),
+            Mount("/static", StaticFiles(directory=Path(__file__).parent / "static", follow_symlink=True)),
+        ],
+        exception_handlers={CacheLayerError: _failed, HTTPException: _no_page, Exception: _bug},
+    )
+    app.state.open_versions = open_versions
+    app.state.surveys = distributions.Surveys()
+    app.state.search = lru_cache(8)(record_pages.Search)
+    return app
+
+
+def _failed(request: Request, error: Exception) -> Response:  # noqa: ARG001 - the signature is Starlette's
+    status, advice = next((status, advice) for kinds, status, advice in _ANSWERS if isinstance(error, kinds))
+    return page("error.html", status, message=str(error), advice=advice)
+
+
+def _no_page(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    return page("error.html", status, message=f"{request.url.path}: there is no such page", advice=_ABSENT)
+
+
+def _bug(request: Request, error: Exception) -> Response:
+    logger_of("page").error("%(path)s failed", {"path": request.url.path}, exc_info=error)
+    advice = "This is a bug in cachelayer: please report it with the lines in the terminal."
+    return page("error.html", 500, message=f"A bug: {type(error).__name__}: {error}"[:500], advice=advice)

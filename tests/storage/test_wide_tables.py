@@ -35,8 +35,8 @@ def frame(columns: int) -> Any:
 
 def page(storage: cachelayer.Storage) -> Any:
     testing = pytest.importorskip("starlette.testclient")
-    from cachelayer.page.app import application
     from cachelayer.page.render import OpenVersions
+    from cachelayer.page.server import application
 
     client = testing.TestClient(application(OpenVersions(storage)))
     answers = [client.get(f"/d/wide/v1{path}").status_code for path in ("", "/records", "/records/1", "/statistics")]
