@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from cachelayer.records.selection import Selection
 from cachelayer.specs import tree
 from cachelayer.specs.leaf_names import leaf_named, leaf_number, leaf_numbers, varying_leaf
 from cachelayer.specs.schema import Schema
-from cachelayer.specs.spec import ArraySpec, EncodedSpec, SparseSpec, VideoSpec, describe_leaf, is_static
+from cachelayer.specs.spec import ArraySpec, AudioSpec, EncodedSpec, SparseSpec, VideoSpec, describe_leaf, is_static
 from cachelayer.specs.tree import Tree
 from cachelayer.specs.values import Nullable, Ragged
 from cachelayer.support.locks import cached_property
@@ -27,6 +27,7 @@ from cachelayer.versions.view_calls import ViewCall, ViewName
 
 if TYPE_CHECKING:
     from cachelayer.arrayrecord.lengths import LengthColumn
+    from cachelayer.records.media import MediaFiles
     from cachelayer.records.stacking import Stacking
 
 
@@ -246,16 +247,37 @@ class DatasetView(BaseDataset, DatasetRows[Any]):
         leaves = self.leaves_for("lengths() and what needs lengths")
         number = varying_leaf(leaves.codec.spec, name)
         path, stored = tree.leaves(leaves.codec.spec)[number]
-        is_decoded = isinstance(stored, EncodedSpec) and not isinstance(stored, VideoSpec)
-        if is_decoded and dict(tree.leaves(self.element_spec)).get(path) != stored:
+        is_file = isinstance(stored, EncodedSpec) and not isinstance(stored, VideoSpec)
+        is_decoded = is_file and dict(tree.leaves(self.element_spec)).get(path) != stored
+        if is_decoded and not isinstance(stored, AudioSpec):
             raise InvalidArgumentError(
-                f"{name!r} holds files, and how long they are when they are decoded is not stored: raw() has the "
-                "numbers of their bytes. Pass long='truncate' or 'refuse' to padded(), or cache the decoded arrays"
+                f"{name!r} holds images, which have a height and a width: add_columns() keeps what you compute of "
+                "them, for where() and count_by(); raw() has the numbers of the bytes of their files"
             )
         columns: dict[int, LengthColumn] = self.__dict__.setdefault("_columns", {})
-        if number not in columns:
+        if number not in columns and is_decoded:
+            from cachelayer.arrayrecord.lengths import LengthColumn
+
+            columns[number] = LengthColumn.of_lengths(self.sound_lengths(name))
+        elif number not in columns:
             columns[number] = leaves.lengths(number).selected(self.selection)
         return columns[number]
+
+    def sound_files(self, name: str) -> MediaFiles:
+        """Return the decoder of a sound."""
+        from cachelayer.records.media import MediaFiles
+
+        spec = self.leaves_for("to decode sounds").codec.spec
+        path, leaf = tree.leaves(spec)[leaf_number(spec, name)]
+        return MediaFiles(path, cast(EncodedSpec, leaf))
+
+    def sound_lengths(self, name: str) -> Ints:
+        """Return the number of samples of a sound in each record."""
+        from cachelayer.datasets.sound_lengths import sound_lengths
+
+        files = self.sound_files(name)
+        leaf = leaf_number(self.leaves_for("to decode sounds").codec.spec, name)
+        return sound_lengths(self.narrowed([name]), name, files, self.origins_of_leaves([leaf]).digests.rows)
 
     @property
     def nbytes(self) -> int:

@@ -27,7 +27,7 @@ from cachelayer.records.codec import Codec, codec_for, codec_named
 from cachelayer.records.leaf_codecs import leaf_codec_for
 from cachelayer.records.leaf_columns import Columns
 from cachelayer.specs import tree
-from cachelayer.specs.spec import ImageSize, SizedImageSpec
+from cachelayer.specs.spec import ArraySpec, ImageSize, SizedImageSpec
 from cachelayer.specs.tree import Tree
 from cachelayer.support.locks import PickledByFields, cached_property
 from cachelayer.support.memory import Ints
@@ -35,6 +35,9 @@ from cachelayer.versions.manifest import canonical_json
 
 if TYPE_CHECKING:
     from cachelayer.arrayrecord.lengths import LengthColumn
+
+_NAMES_OF_FILES = ("path", "__key__", "key")
+"""The fields by which errors name a record."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,13 +154,28 @@ class Group(PickledByFields):
     def _raise_damage(self, error: Exception, numbers: Sequence[int] | Ints) -> NoReturn:
         """Raise an error of reading with the name of the version or the record; one of numpy as a CorruptionError."""
         if isinstance(error, ElementError) and error.record is not None:
-            raise error.at(record=int(numbers[error.record])) from error.__cause__
+            number = int(numbers[error.record])
+            raise error.at(record=number, place=self._file_of(number)) from error.__cause__
         name = self.shards.info.name
         if isinstance(error, CorruptionError):
             raise type(error)(f"{name}: {error}") from error
         if isinstance(error, CacheLayerError):
             raise error
         raise CorruptionError(f"{name}: a record does not decode: {error}. verify() tells which shard") from error
+
+    def _file_of(self, number: int) -> str:
+        """Return the path or key that a record has in a field, as folders and tar files give it; empty if it has none.
+
+        An error names it, even if the field is not among those that are read.
+        """
+        codec = self.shards.codec
+        spec = codec.spec
+        named = [key for key in _NAMES_OF_FILES if isinstance(spec, dict) and spec.get(key) == ArraySpec(str)]
+        if not named:
+            return ""
+        column = codec.chosen(leaves_below(codec.schema, named[:1]))
+        [element] = column.elements(column.decode(self.shards.records(np.array([number]), videos=False)))
+        return str(element[named[0]])
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,11 +9,11 @@ A clip of 4 frames with ``stride=2`` and ``every=3``, of a video of 11 frames::
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from math import prod
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +25,9 @@ from cachelayer.errors import InvalidArgumentError
 from cachelayer.protocols import Digests, Held, Info, Origins, Sources
 from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.decoding_threads import in_threads
-from cachelayer.records.media import MediaFiles
 from cachelayer.records.video import Video, clip_of, read_clips
 from cachelayer.sequences.documents import checked_length
-from cachelayer.sequences.stored_plans import PlanMaker, plan_of
 from cachelayer.sequences.token_fields import names_beside
-from cachelayer.specs import tree
 from cachelayer.specs.leaf_names import (
     last_key,
     leaf_named,
@@ -52,10 +49,7 @@ from cachelayer.specs.spec import (
 )
 from cachelayer.support.locks import cached_property
 from cachelayer.support.memory import Ints, distinct, splits_of
-from cachelayer.support.progress import Progress, unless_short
 
-# Sounds that are decoded at a time to count their samples.
-_SOUNDS_TOGETHER = 64
 _CLIPS_PER_READ = 8
 
 
@@ -121,7 +115,7 @@ class ClipRows(BaseDataset):
     @cached_property
     def lengths(self) -> Ints:
         """The number of frames of each record."""
-        first, *others = (self._lengths_of(name, leaf) for name, leaf in zip(self.names, self._leaves, strict=True))
+        first, *others = (self._lengths_of(name) for name in self.names)
         for name, lengths in zip(self.names[1:], others, strict=True):
             wrong = np.flatnonzero(first != lengths)
             if len(wrong):
@@ -132,45 +126,12 @@ class ClipRows(BaseDataset):
                 )
         return first
 
-    def _lengths_of(self, name: str, leaf: int) -> Ints:
+    def _lengths_of(self, name: str) -> Ints:
         spec = _leaf(self._stored_spec, name)
         if isinstance(spec, VideoSpec):
             lengths: Ints = self.records.lengths(name).take(np.arange(len(self.records)))
             return lengths
-        # How many samples a sound has is known when it was decoded.
-        digest = derived_digest(self.records.origins_of_leaves([leaf]).digests.rows, "sounds", {"leaf": name})
-        maker = PlanMaker(digest, 1, self.records.__len__, lambda: self._sound_lengths(name), self._is_sound)
-        plan: Ints = plan_of(self.records.origins.home, maker)[0]
-        return plan
-
-    def _sound_lengths(self, name: str) -> Iterator[Ints]:
-        sounds = self.records.narrowed([name])
-        lengths = np.zeros(len(sounds), np.int64)
-        rows = np.setdiff1d(np.arange(len(sounds)), sounds.origins.erased)
-        together = range(0, len(rows), _SOUNDS_TOGETHER)
-        with Progress(f"clips() counts samples of {name}", len(rows), unless_short(None, len(together))) as progress:
-            for start in together:
-                some = rows[start : start + _SOUNDS_TOGETHER]
-                schema = Schema.of(sounds.element_spec)
-                values = [schema.flatten(element)[0] for element in sounds.elements(some)]
-                lengths[some] = [self._sound_length(name, value) for value in values]
-                progress.update(len(some), 0)
-        yield lengths[None]
-
-    def _sound_length(self, name: str, value: Any) -> int:
-        # Of a view of raw() it is the file.
-        if isinstance(value, bytes):
-            value = self._sound_files(name).value(np.frombuffer(value, np.uint8))
-        return 0 if value is None else len(value)
-
-    def _sound_files(self, name: str) -> MediaFiles:
-        """Return the decoder of a sound."""
-        spec = self._stored_spec
-        path, leaf = tree.leaves(spec)[leaf_number(spec, name)]
-        return MediaFiles(path, cast(AudioSpec, leaf))
-
-    def _is_sound(self, plan: Ints) -> bool:
-        return plan.shape == (1, len(self.records)) and int(plan.min(initial=0)) >= 0
+        return self.records.sound_lengths(name)
 
     @cached_property
     def _splits(self) -> Ints:
@@ -311,7 +272,7 @@ class ClipRows(BaseDataset):
     ) -> list[Any]:
         if not isinstance(sounds[0], bytes):
             return [samples[of_clip] for samples, of_clip in zip(sounds, frames, strict=True)]
-        files = self._sound_files(name)
+        files = self.records.sound_files(name)
         return in_threads(
             lambda clip: files.samples(sounds[clip], frames[clip], record_numbers[clip]), range(len(sounds))
         )

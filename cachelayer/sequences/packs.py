@@ -12,6 +12,7 @@ import numpy as np
 
 from cachelayer.datasets.dataset_view import DatasetView
 from cachelayer.datasets.origins import derived_digest
+from cachelayer.datasets.stored_plans import PlanMaker, plan_of
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.sequences.documents import (
     DocumentRows,
@@ -30,7 +31,6 @@ from cachelayer.sequences.pack_planner import (
     plan,
 )
 from cachelayer.sequences.pieces import Pieces
-from cachelayer.sequences.stored_plans import PlanMaker, plan_of
 from cachelayer.sequences.token_fields import token_fields
 from cachelayer.specs.leaf_names import one_or_several
 from cachelayer.support.arguments import boolean, check_options, is_choice

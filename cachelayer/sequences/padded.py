@@ -24,8 +24,8 @@ from cachelayer.sequences.documents import (
 )
 from cachelayer.sequences.token_fields import FILL
 from cachelayer.specs import tree
-from cachelayer.specs.leaf_names import UNNAMED, has_length, leaf_number
-from cachelayer.specs.spec import ArraySpec, LeafSpec, NullableDict, describe_leaf
+from cachelayer.specs.leaf_names import UNNAMED, has_length, leaf_named, leaf_number
+from cachelayer.specs.spec import ArraySpec, AudioSpec, LeafSpec, NullableDict, describe_leaf
 from cachelayer.specs.tree import Tree
 from cachelayer.support.arguments import is_choice
 from cachelayer.support.locks import cached_property
@@ -228,6 +228,8 @@ def padded_elements(records: DatasetView, lengths: Any, value: Any, long: Any) -
         shape = tuple(size for size in leaf.shape[1:] if size is not None)
         if not is_array or len(shape) < len(leaf.shape[1:]) or leaf.nullable_values:
             cure = FILL if leaf.nullable_values else ""
+            if isinstance(leaf_named(records.leaves_for("padded()").codec.spec, name), AudioSpec):
+                cure = ": declare AudioSpec(channels=1), and read sounds decoded"
             raise InvalidArgumentError(
                 f"{name!r} is {describe_leaf(leaf)}: only arrays of shape [None], or [None, 4] and the like, are padded"
                 f"{cure}"

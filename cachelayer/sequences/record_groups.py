@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from cachelayer.datasets.dataset_view import DatasetView
 from cachelayer.datasets.field_values import FieldReader, distinct_rows
 from cachelayer.datasets.origins import derived_digest
+from cachelayer.datasets.stored_plans import PlanMaker, plan_of
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.protocols import Origins
 from cachelayer.records.keys import sortable
-from cachelayer.sequences.stored_plans import PlanMaker, plan_of
 from cachelayer.specs.dtypes import is_string, number_kind
 from cachelayer.specs.leaf_names import in_condition, leaf_number
 from cachelayer.support.locks import PickledByFields, cached_property

@@ -88,8 +88,8 @@ def make_options(
     batch = _global_batch(global_batch_size, shard_count)
     if isinstance(num_epochs, str):
         raise InvalidTypeError(
-            f"num_epochs {num_epochs!r}: pass whole epochs; itertools.islice(stream, n) takes n steps. A run of so many "
-            f"steps or tokens ends at stream(..., num_epochs=None, start={num_epochs!r}).state(0)['position']"
+            f"num_epochs {num_epochs!r}: pass whole epochs; itertools.islice(stream, n) takes n steps. A run of so "
+            f"many ends at the position of stream(..., num_epochs=None, start={num_epochs!r}).state(0)"
         )
     epochs = None if num_epochs is None else integer("num_epochs", num_epochs, 0)
     steps, position = _start(start)

@@ -392,8 +392,8 @@ class View(Generic[T]):
         """Return the length of a field in each record, without reading the records.
 
         An array of shape ``[None]`` has as many values as its length says, bytes as many bytes, a str as many bytes in
-        UTF-8; None has the length 0. An image or a sound has the length of its file, and only in :meth:`DataRef.raw`:
-        its length when it is decoded is not stored.
+        UTF-8; None has the length 0. A sound has so many samples: the first call decodes all, and stores their numbers
+        beside the version. An image or a sound in :meth:`DataRef.raw` has the length of its file.
 
         Args:
             leaf: the name of the field, such as ``"tokens"`` or ``"meta/url"``; without it, the only one.

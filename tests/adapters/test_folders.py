@@ -108,6 +108,28 @@ def test_the_user_names_the_classes_and_asks_for_the_paths(storage: Storage, tmp
         from_image_folder(folder, classes=["cat", "cat"])
 
 
+def test_an_error_of_a_picture_that_does_not_decode_names_its_file(storage: Storage, tmp_path: Path) -> None:
+    folder = write_images(tmp_path / "images", 4)
+    damaged = folder / "dog/part1/00003.PNG"
+    damaged.write_bytes(damaged.read_bytes()[:50])
+    ref = storage.cache(from_image_folder(folder, path=True), "pets@v1", validate=False)
+    reads: list[Callable[[Any], Any]] = [
+        lambda ref: ref[3],
+        lambda ref: ref.read([0, 3]),
+        lambda ref: list(ref.stream(2)),
+        lambda ref: list(ref.stream(4).map(lambda element: element)),
+        lambda ref: list(cachelayer.concat([ref, ref]).stream(8)),
+    ]
+    for view in (ref, ref.fields("image"), ref.decoded(size=(4, 4))):
+        for read in reads:
+            with pytest.raises(cachelayer.ElementError, match=r"dog/part1/00003\.PNG, record 3"):
+                read(view)
+    iterator = iter(ref.stream(4).map(lambda element: element["label"], on_error="replace"))
+    with pytest.warns(cachelayer.CacheLayerWarning):
+        next(iterator)
+    assert "dog/part1/00003.PNG" in str(iterator.failures[0].error)
+
+
 def test_pictures_of_pillow_are_images_in_any_source(storage: Storage) -> None:
     pictures = [Image.fromarray(pixels(number)) for number in range(3)]
     assert np.array_equal(storage.cache(pictures, "list@v1")[2], pixels(2))

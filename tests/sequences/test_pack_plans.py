@@ -22,12 +22,12 @@ from cachelayer import (
     Storage,
     StorageError,
 )
+from cachelayer.datasets.stored_plans import joined, read_plan, write_plan
 from cachelayer.objects import paths
 from cachelayer.objects.bucket_store import BucketStore
 from cachelayer.objects.local import LocalStore
 from cachelayer.sequences import packs
 from cachelayer.sequences.pack_planner import PIECE, Packing, Plan, plan
-from cachelayer.sequences.stored_plans import joined, read_plan, write_plan
 
 SPEC = {"tokens": ArraySpec("int32", (None,))}
 LENGTH = 16
