@@ -99,7 +99,7 @@ if TYPE_CHECKING:
     from cachelayer.versions.diff import Diff as Diff, RowDiff as RowDiff, ValueChange as ValueChange
     from cachelayer.versions.gc import Collected as Collected
     from cachelayer.versions.log import LogEvent as LogEvent
-    from cachelayer.versions.repair import RepairReport as RepairReport
+    from cachelayer.versions.copy import RepairReport as RepairReport
     from cachelayer.versions.snapshot import VersionInfo as VersionInfo
     from cachelayer.versions.unpublished import UnpublishedBuild as UnpublishedBuild
     from cachelayer.versions.verify import DamagedObject as DamagedObject
@@ -142,7 +142,7 @@ _HOMES = {
     "cachelayer.versions.diff": ("Diff", "RowDiff", "ValueChange"),
     "cachelayer.versions.log": ("LogEvent",),
     "cachelayer.versions.gc": ("Collected",),
-    "cachelayer.versions.repair": ("RepairReport",),
+    "cachelayer.versions.copy": ("RepairReport",),
     "cachelayer.versions.snapshot": ("VersionInfo",),
     "cachelayer.versions.unpublished": ("UnpublishedBuild",),
     "cachelayer.versions.verify": ("DamagedObject", "VerifyReport"),

@@ -147,7 +147,7 @@ def test_a_lost_race_is_told(tmp_path: Path, lines: Callable[..., list[str]]) ->
             storage.tag("numbers@v1", "first")
         return head.with_tag("v1", "second", {"kind": "tag"})
 
-    log.change(decide)
+    log.commit(decide)
     assert any("another writer" in line and "numbers/_log/" in line for line in lines("log", logging.INFO))
     assert counting.counters()["lost_races"] == before + 1
 

@@ -32,7 +32,7 @@ from typing import Any
 
 from cachelayer.builds.build_options import Hosts
 from cachelayer.builds.build_plan import BuildPlan, BuildRequest
-from cachelayer.builds.extensions import AddingColumns
+from cachelayer.builds.extensions import AddedColumns
 from cachelayer.builds.hosts import Team, new_lease
 from cachelayer.builds.part_builds import PartBuilder, build_parts
 from cachelayer.builds.shard_pipeline import ShardPipeline
@@ -52,7 +52,7 @@ from cachelayer.support.user_warnings import warn
 from cachelayer.versions.derive import base_of
 from cachelayer.versions.lease import CLAIM, Leases, expiry
 from cachelayer.versions.notes import Notes, PartResult
-from cachelayer.versions.publish import NewVersion, Reliance, publish, refuse_if_taken, revoked_if_absent
+from cachelayer.versions.publish import NewVersion, publish, refuse_if_taken, revoked_if_absent
 from cachelayer.versions.shard_set import ShardSet
 from cachelayer.versions.shard_table import ShardTable
 from cachelayer.versions.snapshot import Snapshot
@@ -174,9 +174,9 @@ def _build_in_turn(request: BuildRequest, plan: BuildPlan | None, *, waits: bool
 def _build_alone(plan: BuildPlan, head: Snapshot, progress: Progress) -> StoredVersion:
     """Build all of the version in this process and those that it starts, from a head of the log on, and publish it."""
     progress.total = plan.length
-    notes = plan.notes if plan.has_notes or plan.is_put_again else None
-    noting = notes if plan.has_notes else None
-    with _working(plan, head, progress) as target, ShardPipeline(target.for_parts(), plan.options, noting) as pipeline:
+    notes = plan.notes if plan.has_notes else None
+    working = _working(plan, head, progress, notes)
+    with working as target, ShardPipeline(target.for_parts(), plan.options, notes) as pipeline:
         built, result = _write(plan, target, pipeline)
         return _publish(plan, built, result, target, notes)
 
@@ -184,7 +184,7 @@ def _build_alone(plan: BuildPlan, head: Snapshot, progress: Progress) -> StoredV
 def _write(plan: BuildPlan, target: ShardTarget, pipeline: ShardPipeline) -> tuple[ShardSet, PartResult]:
     """Write the records, or the columns, of a version, and return them with what is known of the elements."""
     extension = plan.request.extension
-    if isinstance(extension, AddingColumns):
+    if isinstance(extension, AddedColumns):
         columns = extension.write_at_once(plan.source, plan.options, target)
         if columns is not None:
             return columns, PartResult()
@@ -203,7 +203,7 @@ def _build_together(plan: BuildPlan, hosts: Hosts) -> StoredVersion | None:
     with leases.hold(new_lease(hosts, notes.folder.name), progress) as lease:
         assert lease is not None  # noqa: S101 - nobody else has a lease of this name
         head = request.log.head()
-        working = _working(plan, head, progress)
+        working = _working(plan, head, progress, notes)
         with working as target, ShardPipeline(target.for_parts(), plan.options, notes) as pipeline:
             builder = PartBuilder(plan, target, pipeline)
             team = Team(plan, hosts, leases, lease, builder)
@@ -222,14 +222,16 @@ def _build_together(plan: BuildPlan, hosts: Hosts) -> StoredVersion | None:
 
 
 @contextmanager
-def _working(plan: BuildPlan, head: Snapshot, progress: Progress) -> Iterator[ShardTarget]:
+def _working(plan: BuildPlan, head: Snapshot, progress: Progress, notes: Notes | None) -> Iterator[ShardTarget]:
     """Yield the shard target of a build that began at a head of the log, and show its progress meanwhile."""
     log = plan.request.log
     _log.info(
         "%(version)s: building from a source of %(kind)s", {"version": plan.request.name, "kind": plan.source.kind}
     )
-    with shard_target(log.folder, plan.copies, head.generation, plan.notes.shards_in) as target, progress:
-        yield target
+    parts = None if notes is None else notes.shards_in
+    with shard_target(log.folder, plan.copies, head.generation, parts) as target, progress:
+        # Without notes, no other process looks for shards that are put again.
+        yield target.with_own_parts() if notes is None and plan.is_put_again else target
 
 
 def _shard_set(codec: Codec, result: PartResult) -> ShardSet:
@@ -256,12 +258,8 @@ def _publish(
     with revoked_if_absent(target.parts, request.name, built.files):
         manifest = extension.finish(built, _provenance(plan, result), target, plan.options)
     try:
-        new = NewVersion(request.version, manifest, change, manifest.provenance["time"], target.known)
-        relies_on = [
-            *map(Reliance, plan.source.versions),
-            *([] if base is None else [Reliance(base, shares_files=True)]),
-        ]
-        published = publish(request.log, new, relies_on)
+        new = NewVersion(request.version, manifest, change, base, plan.source.versions, target.known)
+        published = publish(request.log, new)
     except AlreadyExistsError:
         count(lost_races=1)
         _log.info("%(version)s: another process has published it", {"version": request.name})

@@ -6,13 +6,12 @@
     shard bb    [0: Ann][1:    ][2: Cleo]      written anew: an empty record 1, and all others keep their numbers
     log         entry n: v1 and v2 name bb; aa is one of the files of deleted versions, with a grace
 
-The entry of the log is decided on its newest entry, as every change is: if another process was first, the versions of
-its entry are looked at again. Shards that were written anew are kept in mind, so that none is written twice.
+The entry of the log follows its newest entry, as every entry does: if another process was first, the versions of its
+entry are looked at again. Shards that were written anew are kept in mind, so that none is written twice.
 """
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -26,7 +25,7 @@ from cachelayer.builds.shard_target import ShardTarget, shard_target
 from cachelayer.errors import VersionNotFoundError
 from cachelayer.objects import paths
 from cachelayer.objects.store import Store
-from cachelayer.provenance.environment import event, now
+from cachelayer.provenance.environment import event
 from cachelayer.records.codec import codec_named
 from cachelayer.records.frames import Frames
 from cachelayer.records.spans import Spans
@@ -35,14 +34,14 @@ from cachelayer.support.memory import Bytes, Ints
 from cachelayer.support.progress import Progress
 from cachelayer.support.system_threads import Pool
 from cachelayer.support.user_warnings import warn
-from cachelayer.versions.derive import keeping
+from cachelayer.versions.derive import without_records
 from cachelayer.versions.lease import Leases
 from cachelayer.versions.log import Log
 from cachelayer.versions.manifest import Manifest
-from cachelayer.versions.publish import NewVersion, info_of, lost_files, put_manifest
+from cachelayer.versions.publish import NewVersion, lost_files, put_version
 from cachelayer.versions.shard_set import ShardSet
 from cachelayer.versions.shard_table import ShardFile, ShardTable
-from cachelayer.versions.snapshot import Deletion, Snapshot, VersionInfo
+from cachelayer.versions.snapshot import Snapshot, VersionInfo
 from cachelayer.versions.stored_version import StoredVersion
 from cachelayer.versions.verify import checked_records
 
@@ -95,14 +94,7 @@ class Erasure:
             leases.hold(),
             shard_target(self._dataset, None, before.generation) as target,
         ):
-
-            def decide(head: Snapshot) -> Snapshot:
-                self._refuse_if_replaced(head)
-                [now] = self._read([head.versions[name]])
-                rows = self._rows(now.manifest)
-                return self._without(head, rows, target, progress) if rows else head
-
-            entry = self._log.change(decide)
+            entry = self._log.commit(lambda head: self._without(head, target, progress))
         others = self._others_with(known, before, entry, manifest.rows.element_spec) if self._names_others else []
         if others:
             warn(
@@ -113,19 +105,13 @@ class Erasure:
         return erased
 
     def _refuse_if_replaced(self, head: Snapshot) -> None:
-        """Raise if the version was deleted or published anew.
-
-        An erasure by another process does no harm: records keep their numbers.
-        """
-        info = head.versions.get(self._version.version)
-        accepted_digests = {self._version.digest}
+        """Raise if the version is not there any more. An earlier erasure does no harm: records keep their numbers."""
+        now = head.versions.get(self._version.version)
         successor = head.successor(self._version.digest)
-        if successor is not None:
-            accepted_digests.add(successor.digest)
-        if info is None or info.digest not in accepted_digests:
-            what = "deleted" if info is None else "deleted and published anew"
+        change = head.change_of(self._version, files_matter=False)
+        if change and (now is None or successor is None or now.digest != successor.digest):
             raise VersionNotFoundError(
-                f"{self._name} was {what} meanwhile, so nothing was erased: look again which records are meant"
+                f"{self._name} {change} meanwhile, so nothing was erased: look again which records are meant"
             )
 
     def _read(self, infos: Iterable[VersionInfo]) -> list[StoredVersion]:
@@ -152,31 +138,35 @@ class Erasure:
             rows[content] = np.union1d(rows.get(content, np.empty(0, np.int64)), records[shards == shard] - begin)
         return rows
 
-    def _without(self, head: Snapshot, rows: Mapping[str, Ints], target: ShardTarget, progress: Progress) -> Snapshot:
+    def _without(self, head: Snapshot, target: ShardTarget, progress: Progress) -> Snapshot:
         """Put the shards and manifests of all versions without the records, and return a snapshot that names them."""
+        self._refuse_if_replaced(head)
+        [named] = self._read([head.versions[self._version.version]])
+        rows = self._rows(named.manifest)
+        if not rows:
+            return head
         target = replace(target, generation=head.generation)
-        infos = []
-        files: set[str] = set()
         holders = {
             version.info: version
             for version in self._read(head.versions_with_files)
             if any(shard.content in rows for shard in version.manifest.shards)
         }
-        for info in head.versions.values():
-            if info in holders:
-                put = self._put(head, holders[info], rows, target, progress)
-                infos.append(put.info)
-                files.update(file.file for file in put.manifest.files)
+        names = [info.version for info in head.versions.values() if info in holders]
+        change = event("erase", versions=names, records=len(self._numbers), reason=self._reason)
         deletions = []
         for deletion in head.deleted:
             # A deleted version has the records too: its files go as soon.
             grace = min(deletion.grace, self._grace) if deletion.info in holders else deletion.grace
             deletions.append(replace(deletion, grace=grace))
-        deletions += [Deletion(head.versions[info.version], head.sequence + 1, self._grace) for info in infos]
-        change = event(
-            "erase", versions=[info.version for info in infos], records=len(self._numbers), reason=self._reason
-        )
-        return head.superseding(infos, files, self._reason, change, deletions)
+        after = replace(head, deleted=tuple(deletions))
+        for name in names:
+            manifest = self._manifest_without(head, holders[head.versions[name]], rows, target)
+            put = put_version(self._dataset, NewVersion(name, manifest, change), head.generation)
+            progress.update(len(self._numbers), manifest.nbytes)
+            self._versions[put.info] = put
+            files = [file.file for file in manifest.files]
+            after = after.replacing(put.info, files, change, reason=self._reason, grace=self._grace)
+        return after
 
     def _others_with(self, known: list[Ints], before: Snapshot, entry: Snapshot, spec: Tree) -> list[str]:
         """Return the versions that still have equal records, or other fields that were made of them."""
@@ -197,28 +187,16 @@ class Erasure:
                 digests.append(info.digest)
         return others
 
-    def _put(
-        self, head: Snapshot, version: StoredVersion, rows: Mapping[str, Ints], target: ShardTarget, progress: Progress
-    ) -> StoredVersion:
-        """Put a version without the records: its shards, column files and manifest."""
-        before = version.manifest
-        begins = before.shards.records.cumsum() - before.shards.records
-        erased = []
-        for begin, shard in zip(begins, before.shards, strict=True):
-            if shard.content in rows:
-                erased.append(begin + rows[shard.content])
-        numbers = np.concatenate(erased)
-        kept_rows, *columns = [self._without_records(version, each, numbers, head, target) for each in before.sets]
-        manifest = before.without_records(numbers.tolist(), kept_rows, columns, self._reason)
-        if before.kept is not None:
-            # The version keeps some records of its shards: it goes on to keep those.
-            manifest = keeping(manifest, version.selection)
-        raw = replace(manifest, token=uuid.uuid4().hex).encode()
-        progress.update(len(numbers), manifest.nbytes)
-        info = info_of(NewVersion(version.info.version, manifest, {}, now()), raw, head.generation)
-        put_manifest(StoredVersion.with_manifest(self._dataset, info, manifest), raw)
-        self._versions[info] = StoredVersion.with_manifest(self._dataset, info, manifest.as_stored())
-        return self._versions[info]
+    def _manifest_without(
+        self, head: Snapshot, version: StoredVersion, rows: Mapping[str, Ints], target: ShardTarget
+    ) -> Manifest:
+        """Put the shards and column files of a version without the records, and return their manifest."""
+        shards = version.manifest.shards
+        begins = shards.records.cumsum() - shards.records
+        pairs = zip(begins, shards, strict=True)
+        numbers = np.concatenate([begin + rows[shard.content] for begin, shard in pairs if shard.content in rows])
+        sets = [self._without_records(version, each, numbers, head, target) for each in version.manifest.sets]
+        return without_records(version, numbers.tolist(), sets, self._reason)
 
     def _without_records(
         self, version: StoredVersion, stored: ShardSet, records: Ints, head: Snapshot, target: ShardTarget

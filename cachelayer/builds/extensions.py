@@ -1,10 +1,9 @@
-"""Kinds of builds: a version of its own, or a version with more records or columns than a base.
+"""What a build adds: records, to none or to those of a base, or columns to the records of a base.
 
 ::
 
-    NewRecords       records                   a version of its own
-    Appending        base records | records    the shards of the base are shared
-    AddingColumns    base records              the shards of the base are shared; the columns are files of their own
+    AddedRecords     base records | records    the shards of the base are shared, if there is a base
+    AddedColumns     base records              the shards of the base are shared; the columns are files of their own
                      + columns
 
 If the base has added columns, new records are written in two places: their fields of the records to new shards, and
@@ -19,7 +18,7 @@ first rows have the value of ``fill``::
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, ClassVar, Protocol
@@ -44,10 +43,10 @@ from cachelayer.support.memory import Bytes
 from cachelayer.support.progress import Progress, current
 from cachelayer.versions.blobs import copy, missing, put_files
 from cachelayer.versions.column_file import CHECKED_NBYTES, ColumnFile, write_column_file
-from cachelayer.versions.derive import appended
+from cachelayer.versions.derive import append, with_columns
 from cachelayer.versions.manifest import Manifest
 from cachelayer.versions.notes import PartResult
-from cachelayer.versions.shard_set import MOST_GROUPS, ShardSet, layout_nbytes
+from cachelayer.versions.shard_set import ShardSet, layout_nbytes
 from cachelayer.versions.shard_table import ShardTable
 from cachelayer.versions.stored_version import StoredVersion
 from cachelayer.versions.verify import checked_records
@@ -57,10 +56,7 @@ _RANGE_NBYTES = 128 * CHECKED_NBYTES
 
 
 class Extension(Protocol):
-    """A way to make a version of the records of a source.
-
-    They are all of the version, follow the records of a base, or become columns of a base.
-    """
+    """What a build adds to a base, or to nothing."""
 
     @property
     def base(self) -> StoredVersion | None:
@@ -84,77 +80,65 @@ class Extension(Protocol):
 
 
 @dataclass(frozen=True)
-class NewRecords:
-    """Records of a version of its own."""
+class AddedRecords:
+    """Records that follow those of a base, or are all that a version has."""
 
-    base: ClassVar[StoredVersion | None] = None
-    spec: ClassVar[Tree | None] = None
-    new_fields: ClassVar[tuple[str, ...]] = ()
-
-    def puts_again(self, spec: Tree | None) -> bool:  # noqa: ARG002
-        return False
-
-    def finish(
-        self,
-        built: ShardSet,
-        provenance: dict[str, Any],
-        target: ShardTarget,  # noqa: ARG002
-        options: BuildOptions,  # noqa: ARG002
-    ) -> Manifest:
-        return _manifest(built, provenance)
-
-
-NEW_RECORDS = NewRecords()
-
-
-def _manifest(built: ShardSet, provenance: dict[str, Any]) -> Manifest:
-    """Return the manifest of a version that has only what was built."""
-    return Manifest(built, provenance, uuid.uuid4().hex, unerased_nbytes=built.shards.plain_nbytes)
-
-
-@dataclass(frozen=True)
-class Appending:
-    """The records of a base, followed by new records."""
-
-    base: StoredVersion
+    base: StoredVersion | None = None
     fill: Mapping[str, Any] = field(default_factory=dict)
     """The values of fields that the new records lack, or the records of the base, by name."""
 
     def __post_init__(self) -> None:
-        if self.new_fields:
-            # The base gets columns.
-            AddingColumns(self.base)
+        if self.base is not None and self.new_fields:
+            _refuse_columns(self.base)
 
     @property
     def spec(self) -> Tree | None:
-        manifest = self.base.manifest
-        if manifest.records == 0 and not manifest.columns:
+        if self.base is None or (self.base.manifest.records == 0 and not self.base.manifest.columns):
             return None
-        spec = manifest.merged_spec
+        spec = self.base.manifest.merged_spec
         if not isinstance(spec, dict) or not self.fill:
             return spec
         return {key: child for key, child in spec.items() if key not in self.fill}
 
     @property
     def new_fields(self) -> Collection[str]:
-        if self.spec is None:
+        if self.base is None or self.spec is None:
             return []
         known = self.base.manifest.merged_spec
         return [name for name in self.fill if not isinstance(known, dict) or name not in known]
 
     def puts_again(self, spec: Tree | None) -> bool:  # noqa: ARG002
-        return self.spec is not None and bool(self.base.manifest.columns or self.fill)
+        return self.base is not None and self.spec is not None and bool(self.base.manifest.columns or self.fill)
 
     def finish(
         self, built: ShardSet, provenance: dict[str, Any], target: ShardTarget, options: BuildOptions
     ) -> Manifest:
-        before = self.base.manifest
-        added = _manifest(built, provenance)
+        if self.base is None:
+            return Manifest(built, provenance, unerased_nbytes=built.shards.plain_nbytes)
         if self.spec is not None:
             # Elements of some sources show their fields only when they are read.
             check_fits(self.base.name, self.spec, self.new_fields, built.element_spec)
         if not self.puts_again(self.spec):
-            return appended(self.base, added)
+            return append(self.base, built, (), provenance)
+        return _Parting(self.base, self.fill, built, target, options).appended(self.new_fields, provenance)
+
+
+NEW_RECORDS = AddedRecords()
+
+
+@dataclass(frozen=True)
+class _Parting:
+    """Puts the fields of records that were built where those of a base are: in shards, and in groups of columns."""
+
+    base: StoredVersion
+    fill: Mapping[str, Any]
+    built: ShardSet
+    target: ShardTarget
+    options: BuildOptions
+
+    def appended(self, new_fields: Collection[str], provenance: dict[str, Any]) -> Manifest:
+        """Return the records of the base, followed by those that were built."""
+        before = self.base.manifest
         keys = [key for each in before.sets for key in each.element_spec]
         if len(set(keys)) < len(keys):
             twice = next(key for key in keys if keys.count(key) > 1)
@@ -162,48 +146,40 @@ class Appending:
                 f"{self.base.name}: its field {twice!r} was replaced, so records cannot be appended: storage.rewrite() "
                 "makes a version with the new field alone"
             )
-        spec = self._widened(before.rows.element_spec, built)
+        spec = self._widened(before.rows.element_spec)
         codec = codec_for(spec)
-        shards = _put_shards(self._fields_of(built, codec, target), codec, target, options)
-        rows = replace(before.rows.with_spec(spec), shards=shards)
-        columns = [self._longer(group, built, target, options) for group in before.columns]
-        if self.new_fields:
-            _refuse_more_groups(self.base.name, columns)
-            columns.append(self._new_columns(built, target, options))
-        return appended(self.base, replace(added, rows=rows, columns=tuple(columns)))
+        rows = ShardSet.of(codec.name, spec, self._put_shards(codec, self._fields_of_built(codec)))
+        columns = [self._columns(group.element_spec, group) for group in before.columns]
+        if new_fields:
+            columns.append(self._columns({name: self.built.element_spec[name] for name in new_fields}, None))
+        return append(self.base, rows, columns, provenance)
 
-    def _widened(self, spec: Mapping[str, Tree], built: ShardSet) -> dict[str, Tree]:
-        """Return the spec of some fields of the base, in which leaves that are None in new records are nullable."""
-        built_spec = built.element_spec
+    def _columns(self, fields: Mapping[str, Tree], group: ShardSet | None) -> ShardSet:
+        """Put the rows of a group of columns, or of ``fill`` without one, followed by those of the new records."""
+        spec = self._widened(fields)
+        codec = codec_for(spec)
+        new = self._fields_of_built(codec)
+        if group is None:
+            new = chain(self._filled(codec), new)
+        has_file = layout_nbytes(spec) is not None if group is None else group.array is not None
+        if not has_file:
+            shards = self._put_shards(codec, new)
+            return ShardSet.of(codec.name, spec, shards if group is None else group.shards.then(shards))
+        rows: Iterable[Bytes] = map(rows_of, new)
+        if group is not None and group.array is not None:
+            rows = chain(column_rows(self.base, group.array), rows)
+        count = self.base.manifest.rows.records + self.built.records
+        return ShardSet.of(codec.name, spec, ShardTable([]), put_column_file(self.target, spec, count, rows))
+
+    def _widened(self, spec: Mapping[str, Tree]) -> dict[str, Tree]:
+        """Return the spec of some fields, in which leaves that are None in new records are nullable."""
+        built_spec = self.built.element_spec
         filled = {name: spec[name] for name in spec if name in self.fill}
         codec = codec_for(filled)
         empty = codec.null_bits_in(_repeated(self.fill, codec, 1))
         return {**spec, **{name: built_spec[name] for name in spec if name in built_spec}, **codec.schema.marked(empty)}
 
-    def _longer(self, group: ShardSet, built: ShardSet, target: ShardTarget, options: BuildOptions) -> ShardSet:
-        """Put a group of columns with the rows of new records after those of the base, and return it."""
-        spec = self._widened(group.element_spec, built)
-        codec = codec_for(spec)
-        frames = self._fields_of(built, codec, target)
-        if group.array is None:
-            shards = group.shards.then(_put_shards(frames, codec, target, options))
-            return replace(group.with_spec(spec), shards=shards)
-        rows = chain(column_rows(self.base, group.array), map(rows_of, frames))
-        count = group.records + built.records
-        return replace(group.with_spec(spec), array=put_column_file(target, spec, count, rows))
-
-    def _new_columns(self, built: ShardSet, files: ShardTarget, options: BuildOptions) -> ShardSet:
-        """Put the fields that the base lacks as a group of columns, and return it."""
-        spec = self._widened({name: built.element_spec[name] for name in self.new_fields}, built)
-        codec = codec_for(spec)
-        frames = chain(self._of_base(codec), self._fields_of(built, codec, files))
-        if layout_nbytes(spec) is None:
-            return ShardSet.of(codec.name, spec, _put_shards(frames, codec, files, options))
-        records = self.base.manifest.rows.records + built.records
-        array = put_column_file(files, spec, records, map(rows_of, frames))
-        return ShardSet.of(codec.name, spec, ShardTable([]), array)
-
-    def _of_base(self, codec: Codec) -> Iterator[Frames]:
+    def _filled(self, codec: Codec) -> Iterator[Frames]:
         """Yield a record for each of the base, with the values of ``fill`` for the fields of a codec."""
         count = self.base.manifest.rows.records
         nbytes = len(codec.encode(_repeated(self.fill, codec, 1)).buffer)
@@ -211,14 +187,13 @@ class Appending:
         for first in range(0, count, at_once):
             yield codec.encode(_repeated(self.fill, codec, min(at_once, count - first)))
 
-    def _fields_of(self, built: ShardSet, codec: Codec, target: ShardTarget) -> Iterator[Frames]:
+    def _fields_of_built(self, codec: Codec) -> Iterator[Frames]:
         """Yield the new records with the fields of a codec alone; fields that they lack have the values of ``fill``."""
-        built_codec = codec_for(built.element_spec)
-        filled = {name: codec.spec[name] for name in codec.spec if name not in built_codec.spec}
-        fill_codec = codec_for(filled)
-        for records in _records_of(self.base, built, target):
+        built_codec = codec_for(self.built.element_spec)
+        fill_codec = codec_for({name: codec.spec[name] for name in codec.spec if name not in built_codec.spec})
+        for records in _records_of(self.base, self.built, self.target):
             decoded = [(built_codec, built_codec.decode(records))]
-            if filled:
+            if fill_codec.spec:
                 decoded.append((fill_codec, _repeated(self.fill, fill_codec, len(records))))
             columns_by_path: dict[str, Column] = {}
             nulls: dict[str, Any] = {}
@@ -228,10 +203,16 @@ class Appending:
             leaves = [columns_by_path[leaf.path] for leaf in codec.schema.leaves]
             yield codec.encode(Columns(leaves, len(records), nulls))
 
+    def _put_shards(self, codec: Codec, frames: Iterator[Frames]) -> ShardTable:
+        """Write records as shards, put these, and return them."""
+        with Progress("", None, enabled=False), ShardPipeline(self.target, self.options) as pipeline:
+            pipeline.write_part(0, codec, frames, PartResult)
+            return ShardTable(pipeline.finish()[0].shards)
+
 
 @dataclass(frozen=True)
-class AddingColumns:
-    """The records of a base, with more columns."""
+class AddedColumns:
+    """Columns that are added to the records of a base."""
 
     base: StoredVersion
     replaces: bool = False
@@ -240,23 +221,7 @@ class AddingColumns:
     new_fields: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
-        manifest = self.base.manifest
-        name = self.base.name
-        if not isinstance(manifest.rows.element_spec, dict):
-            raise InvalidArgumentError(
-                f"{name} has elements {tree.describe(manifest.rows.element_spec)}: columns are added to dicts"
-            )
-        if manifest.erased:
-            # The columns would have a row for the erased record, which must not be stored.
-            raise RefusedError(
-                f"{name} has erased records, to which no columns are added: storage.rewrite() the view without them, "
-                "ref.exclude(ref.erased), first"
-            )
-        if manifest.kept is not None:
-            raise RefusedError(
-                f"{name} keeps some records of other versions: add the columns to the version that it was derived "
-                "from, or storage.rewrite() it first"
-            )
+        _refuse_columns(self.base)
 
     def puts_again(self, spec: Tree | None) -> bool:
         return spec is None or layout_nbytes(spec) is not None
@@ -275,35 +240,22 @@ class AddingColumns:
         target: ShardTarget,
         options: BuildOptions,  # noqa: ARG002
     ) -> Manifest:
-        before = self.base.manifest
+        records = self.base.manifest.rows.records
         spec = self._checked(built.element_spec)
         group = built
         if built.array is None:
-            if built.records != before.rows.records:
-                raise SourceError(
-                    f"the columns have {built.records} rows, and {self.base.name} {before.rows.records} records"
-                )
+            if built.records != records:
+                raise SourceError(f"the columns have {built.records} rows, and {self.base.name} {records} records")
             if layout_nbytes(spec) is not None:
-                group = replace(built, array=self._in_one_file(built, spec, target), shards=ShardTable([]))
+                rows = (some.take(0, int(some.lengths[0])) for some in _records_of(self.base, built, target))
+                array = put_column_file(target, spec, built.records, rows)
+                group = replace(built, array=array, shards=ShardTable([]))
             elif target.parts is not target.dataset:
                 # The spec was not known before.
                 for shard in built.shards:
                     blobs = {blob: blob for blob in shard.blobs}
                     copy(target.parts, target.dataset, blobs, lambda _: None, trusts_sent=True)
-        # Groups all of whose columns are replaced are left out.
-        groups = [each for each in before.columns if not spec.keys() >= each.element_spec.keys()]
-        _refuse_more_groups(self.base.name, groups)
-        return replace(
-            before,
-            columns=(*groups, group),
-            provenance={**provenance, **before.provenance_of_erasures},
-            token=uuid.uuid4().hex,
-        )
-
-    def _in_one_file(self, built: ShardSet, spec: Tree, target: ShardTarget) -> ColumnFile:
-        """Copy columns of fixed size from the shards that were built into one file, and put it."""
-        rows = (records.take(0, int(records.lengths[0])) for records in _records_of(self.base, built, target))
-        return put_column_file(target, spec, built.records, rows)
+        return with_columns(self.base, group, provenance)
 
     def _checked(self, spec: Tree) -> dict[str, Tree]:
         """Return the spec of the columns; raise if they cannot be added."""
@@ -318,12 +270,23 @@ class AddingColumns:
         return spec
 
 
-def _refuse_more_groups(name: str, groups: Sequence[ShardSet]) -> None:
-    """Raise if a version has as many groups of added columns as there can be."""
-    if len(groups) >= MOST_GROUPS:
+def _refuse_columns(base: StoredVersion) -> None:
+    """Raise unless columns can be added to a version."""
+    manifest = base.manifest
+    if not isinstance(manifest.rows.element_spec, dict):
+        raise InvalidArgumentError(
+            f"{base.name} has elements {tree.describe(manifest.rows.element_spec)}: columns are added to dicts"
+        )
+    if manifest.erased:
+        # The columns would have a row for the erased record, which must not be stored.
         raise RefusedError(
-            f"{name} has {MOST_GROUPS} groups of added columns already: storage.rewrite() makes a version that has "
-            "them in its records"
+            f"{base.name} has erased records, to which no columns are added: storage.rewrite() the view without them, "
+            "ref.exclude(ref.erased), first"
+        )
+    if manifest.kept is not None:
+        raise RefusedError(
+            f"{base.name} keeps some records of other versions: add the columns to the version that it was derived "
+            "from, or storage.rewrite() it first"
         )
 
 
@@ -333,13 +296,6 @@ def _repeated(values: Mapping[str, Any], codec: Codec, rows: int) -> Columns:
         return codec.columns([{name: values[name] for name in codec.spec}] * rows)
     except ElementError as error:
         raise InvalidArgumentError(f"fill: {error.at(record=None)}") from error
-
-
-def _put_shards(frames: Iterator[Frames], codec: Codec, target: ShardTarget, options: BuildOptions) -> ShardTable:
-    """Write records as shards, put these, and return them."""
-    with Progress("", None, enabled=False), ShardPipeline(target, options) as pipeline:
-        pipeline.write_part(0, codec, frames, PartResult)
-        return ShardTable(pipeline.finish()[0].shards)
 
 
 def _records_of(base: StoredVersion, built: ShardSet, target: ShardTarget) -> Iterator[Records]:

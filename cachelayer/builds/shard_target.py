@@ -13,6 +13,7 @@ from cachelayer.arrayrecord.compression import Compression
 from cachelayer.arrayrecord.writer import ShardWriter
 from cachelayer.errors import BuildRevokedError, StorageError
 from cachelayer.objects import paths
+from cachelayer.objects.local import LocalStore
 from cachelayer.objects.local_cache import CacheFolder, CopyGroup
 from cachelayer.objects.store import Store
 from cachelayer.records.codec import Codec
@@ -49,6 +50,10 @@ class ShardTarget:
     known: dict[str, bytes] = field(default_factory=dict)
     """The indices of the shards that were put into a bucket, by the names of the shards. They are empty if all are too
     large to be put beside a manifest."""
+
+    def with_own_parts(self) -> ShardTarget:
+        """Return the same destination with a folder for the parts that goes with the working folder."""
+        return replace(self, parts=LocalStore(self.folder / "parts"))
 
     def for_parts(self) -> ShardTarget:
         """Return the destination of the shards that are built."""

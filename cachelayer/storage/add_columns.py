@@ -9,7 +9,7 @@ from typing import Any
 from cachelayer.builds.as_source import as_source
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.column_sources import Join, columns_by_key, columns_of_function
-from cachelayer.builds.extensions import AddingColumns
+from cachelayer.builds.extensions import AddedColumns
 from cachelayer.builds.recipe import Recipe
 from cachelayer.builds.source_files import at_path
 from cachelayer.datasets.field_values import keys_of_view
@@ -63,7 +63,7 @@ class NewColumns:
 
 def add_columns(builder: Builder, base: DataRef[Any], version: str, added: NewColumns) -> DataRef[Any]:
     """Publish a version with the records of a base and more columns."""
-    extension = AddingColumns(base._base.version, added.replaces)
+    extension = AddedColumns(base._base.version, added.replaces)
     recipe = added.recipe(builder.options)
     log = Log(builder.catalog.dataset(base.dataset_id))
     request = builder.request(added.source(base, builder.options), log, version, recipe, extension)

@@ -24,7 +24,7 @@ from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.build_plan import BuildPlan, BuildRequest
 from cachelayer.builds.build_version import build_once, building, submit
 from cachelayer.builds.element_specs import FILL_HINT
-from cachelayer.builds.extensions import NEW_RECORDS, Appending, Extension
+from cachelayer.builds.extensions import NEW_RECORDS, AddedRecords, Extension
 from cachelayer.builds.recipe import Recipe
 from cachelayer.builds.source_files import at_path
 from cachelayer.errors import AlreadyExistsError, ElementError, InvalidArgumentError
@@ -62,7 +62,7 @@ class Builder:
             split_base = replace(base, dataset_id=log.folder.name)
             before = self.catalog.open(self.catalog.resolve(split_base, log))._base.version
             try:
-                return self.build(self.request(split, log, version, self.recipe(split), Appending(before, fill)))
+                return self.build(self.request(split, log, version, self.recipe(split), AddedRecords(before, fill)))
             except ElementError as error:
                 # Other builds may declare another spec.
                 hint = f"Appended elements have the element spec of {before.name}. {FILL_HINT}."

@@ -120,11 +120,11 @@ class Catalog:
         """Return the newest snapshot of a dataset; see :meth:`head`."""
         return self.head(Log(self.dataset(dataset_id)))
 
-    def change(self, dataset_id: str, decide: Callable[[Snapshot], Snapshot], *, frees: bool = False) -> None:
-        """Change a dataset that exists: append the snapshot that a function makes of the newest one to its log."""
+    def commit(self, dataset_id: str, prepare: Callable[[Snapshot], Snapshot], *, frees: bool = False) -> None:
+        """Change a dataset that exists; see :meth:`Log.commit`."""
         log = Log(self.dataset(dataset_id))
         self.head(log)
-        log.change(decide, frees=frees)
+        log.commit(prepare, frees=frees)
 
     def find(self, log: Log, version: str) -> DataRef[Any] | None:
         """Return a version by its name or tag; None if there is none."""

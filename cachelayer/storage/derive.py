@@ -9,8 +9,10 @@ from typing import Any
 from cachelayer.builds.build_version import ALLOW_EMPTY
 from cachelayer.datasets.dataset_view import DatasetView
 from cachelayer.errors import InvalidArgumentError
-from cachelayer.versions.derive import derive
+from cachelayer.provenance.environment import environment, event, now
+from cachelayer.versions.derive import base_of, keep
 from cachelayer.versions.log import Log
+from cachelayer.versions.publish import NewVersion, publish, refuse_if_taken
 from cachelayer.versions.stored_version import StoredVersion
 from cachelayer.views.dataref import DataRef
 from cachelayer.views.view import View
@@ -46,7 +48,19 @@ def derive_version(
             f"{ALLOW_EMPTY}"
         )
     where = [] if view.name is None else view.name.conditions
-    return derive(log, base._base.version, version, selection, annotations, where)
+    refuse_if_taken(log, version)
+    made_from = base._base.version
+    provenance = {
+        **annotations,
+        "metadata": {**(made_from.manifest.provenance.get("metadata") or {}), **annotations["metadata"]},
+        "source": "derive",
+        **({"where": where} if where else {}),
+        "base": base_of(made_from.info),
+        "time": now(),
+        **environment(),
+    }
+    change = event("publish", version=version, base=made_from.info.version)
+    return publish(log, NewVersion(version, keep(made_from, selection, provenance), change, base=made_from))
 
 
 def _view_to_keep(base: DataRef[Any], keep: Any) -> DatasetView:

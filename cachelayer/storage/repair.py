@@ -12,9 +12,9 @@ from cachelayer.objects.local import LocalStore
 from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.storage.catalog import Catalog
 from cachelayer.versions.blobs import damaged
+from cachelayer.versions.copy import RepairReport, repair
 from cachelayer.versions.log import Log
 from cachelayer.versions.reference import Reference, names_version
-from cachelayer.versions.repair import RepairReport, repair
 from cachelayer.versions.stored_version import StoredVersion
 from cachelayer.versions.verify import manifest_of
 from cachelayer.views.dataref import DataRef

@@ -29,7 +29,6 @@ from cachelayer.versions import DEFAULT_SHARD_BYTES, GRACE_SECONDS
 from cachelayer.versions.log import Log, LogEvent
 from cachelayer.versions.reference import Reference, Want
 from cachelayer.versions.snapshot import Snapshot, VersionInfo
-from cachelayer.versions.stored_version import StoredVersion
 from cachelayer.views.dataref import DataRef
 from cachelayer.views.view import View
 
@@ -42,9 +41,9 @@ if TYPE_CHECKING:
     from cachelayer.storage.builder import Builder
     from cachelayer.storage.cacheable import Cacheable
     from cachelayer.storage.staleness import OnChange
+    from cachelayer.versions.copy import RepairReport
     from cachelayer.versions.diff import Diff
     from cachelayer.versions.gc import Collected
-    from cachelayer.versions.repair import RepairReport
     from cachelayer.versions.unpublished import UnpublishedBuild
     from cachelayer.versions.verify import VerifyReport
 
@@ -770,10 +769,10 @@ class Storage:
         named, (tag,) = self._catalog.parse_before(dataset_id, version, tag)
         chosen = paths.check_name("tag", required("tag", tag, InvalidNameError))
 
-        def decide(head: Snapshot) -> Snapshot:
+        def prepare(head: Snapshot) -> Snapshot:
             return head.with_tag(named.resolve(head).version, chosen, event("tag", tag=chosen))
 
-        self._catalog.change(named.dataset_id, decide)
+        self._catalog.commit(named.dataset_id, prepare)
 
     def untag(self, tag: str) -> None:
         """Remove a tag. The version that it names stays.
@@ -796,7 +795,7 @@ class Storage:
 
         named = self._catalog.parse(tag, want="name", argument="tag")
         name = str(named.name)
-        self._catalog.change(named.dataset_id, lambda head: head.without_tag(name, event("untag", tag=name)))
+        self._catalog.commit(named.dataset_id, lambda head: head.without_tag(name, event("untag", tag=name)))
 
     def delete(
         self,
@@ -839,14 +838,14 @@ class Storage:
         grace = gc.checked_grace(grace)
         force = boolean("force", force)
 
-        def decide(head: Snapshot) -> Snapshot:
+        def prepare(head: Snapshot) -> Snapshot:
             deleted = (each for each in head.deleted if each.info.version == name)
             if name in head.versions or not any(each.grace > grace for each in deleted):
                 # Raises if there is no such version, or it has another digest.
                 named.resolve_name(head)
             return head.without_version(name, event("delete", version=name), force=force, grace=grace)
 
-        self._catalog.change(named.dataset_id, decide, frees=grace == 0)
+        self._catalog.commit(named.dataset_id, prepare, frees=grace == 0)
         if grace == 0:
             gc.collect_now(self._catalog.dataset(named.dataset_id), is_erasure=False)
 
@@ -1108,15 +1107,14 @@ class Storage:
             >>> f"{there.dataset_id}@{there.dataset_version}", list(there), there.digest == ref.digest
             ('texts@v7', ['a', 'b'], True)
         """
-        from cachelayer.versions.copy import VersionCopy
+        from cachelayer.versions.copy import copy_version
 
         reference, (to,) = self._catalog.parse_before(dataset_id, version, to)
         target = to if isinstance(to, Storage) else Storage(required("to", to))
         source = self._catalog.resolve(reference)
         there = target._catalog.sibling(reference.dataset_id, source.info.version if new is None else new, "new", "new")
         dataset = target._catalog.dataset(there.dataset_id)
-        copied = VersionCopy(source, dataset, there.name, progress).copy()
-        return target._catalog.open(StoredVersion(dataset, copied))
+        return target._catalog.open(copy_version(source, dataset, there.name, progress))
 
 
 @explains_options

@@ -258,7 +258,7 @@ def collect(
     is_building = has_running_build(dataset, age, None if only_deleted else listing)
     decisions: list[tuple[Needs, dict[str, str]]] = []
 
-    def decide(head: Snapshot) -> Snapshot:
+    def prepare(head: Snapshot) -> Snapshot:
         needs = needs_of(dataset, head, age, keeps_deleted=is_building and not is_erasure)
         reasons = garbage({} if is_building else listing, needs, age, grace, left_over)
         decisions.append((needs, reasons))
@@ -267,7 +267,7 @@ def collect(
             return head
         return needs.head.sweeping(files, event("collect", files=len(files)))
 
-    log.change(decide, frees=True)
+    log.commit(prepare, frees=True)
     needs, reasons = decisions[-1]
     if not dry_run:
         objects = {**listing, **{file: released.objects for file, released in needs.released.items()}}

@@ -9,8 +9,9 @@
     _log/reserve            on a file system, room for entries that free space when the disk is full
 
 Each entry says what changed since an earlier one: see :func:`cachelayer.versions.snapshot.base_of`. A writer puts its
-entry under the next number, if that number is free. If another writer was first, it reads that entry and decides again.
-Each entry holds a random token, by which its writer recognises it if the reply to the put was lost.
+entry under the next number, if that number is free: :meth:`Log.commit`. If another writer was first, it reads that
+entry and prepares its own again. Each entry holds a random token, by which its writer recognises it if the reply to the
+put was lost.
 """
 
 from __future__ import annotations
@@ -247,19 +248,18 @@ class Log:
                 events += map(event_of, threads.map(self._changes_of, sequences))
         return events
 
-    def change(self, decide: Callable[[Snapshot], Snapshot], *, frees: bool = False) -> Snapshot:
+    def commit(self, prepare: Callable[[Snapshot], Snapshot], *, frees: bool = False) -> Snapshot:
         """Put what a function makes of the newest snapshot as the next entry, and return the new head.
 
-        The function first decides on the snapshot that this object has read last, if it has read one. If another
-        writer has added an entry since, it decides again, on that entry. Writers that lose pause for a random time,
-        which grows from try to try::
+        Nothing else puts an entry. The function is first called with the snapshot that this object has read last, if
+        it has read one. If another writer has added an entry since, it is called again, with that entry. Writers that
+        lose pause for a random time, which grows from try to try::
 
-            log.change(lambda head: head.with_tag(version, tag, event))
+            log.commit(lambda head: head.with_tag(version, tag, event))
 
         The function returns the same snapshot if there is nothing to change. If it raises an error, and another writer
-        has added an entry, it decides again. A change that frees space may take the reserve of a
-        full disk. If other writers add every next entry first, for five minutes besides those of deciding, BusyError is
-        raised.
+        has added an entry, it is called again. A change that ``frees`` space may take the reserve of a full disk. If
+        other writers add every next entry first, for five minutes besides those of preparing, BusyError is raised.
         """
         deadline = time.monotonic() + _SECONDS_TO_WIN
         for attempt in count():
@@ -267,12 +267,12 @@ class Log:
             head = self._chain[-1] if is_known else self.head()
             chain = self._chain
             begin = time.monotonic()
-            decided = self._decided(decide, head)
+            prepared = self._prepared(prepare, head)
             # It may take long, as that of an erasure does, which writes shards: no other writer is to blame for that.
             deadline += time.monotonic() - begin
-            if decided is head and not (is_known and self._has(head.sequence + 1)):
+            if prepared is head and not (is_known and self._has(head.sequence + 1)):
                 return head
-            entry = None if decided is None or decided is head else self._commit(decided, chain, frees=frees)
+            entry = None if prepared is None or prepared is head else self._put_next(prepared, chain, frees=frees)
             if entry is not None:
                 return entry
             if time.monotonic() > deadline:
@@ -285,10 +285,10 @@ class Log:
             f"to {self.head().sequence}: is a program publishing, tagging or deleting in a loop? Try again later"
         )
 
-    def _decided(self, decide: Callable[[Snapshot], Snapshot], head: Snapshot) -> Snapshot | None:
-        """Decide on a head; return None if that fails and the head is not the newest any more."""
+    def _prepared(self, prepare: Callable[[Snapshot], Snapshot], head: Snapshot) -> Snapshot | None:
+        """Prepare an entry on a head; return None if that fails and the head is not the newest any more."""
         try:
-            return decide(head)
+            return prepare(head)
         except StorageError:
             raise
         except CacheLayerError:
@@ -296,17 +296,17 @@ class Log:
                 raise
             return None
 
-    def _commit(self, decided: Snapshot, chain: Sequence[Snapshot], *, frees: bool) -> Snapshot | None:
+    def _put_next(self, prepared: Snapshot, chain: Sequence[Snapshot], *, frees: bool) -> Snapshot | None:
         """Put a changed head as the next entry, and return the entry; None if another entry came first.
 
         ``chain`` is the head before it was changed, behind those that it was read from.
         """
-        sequence = decided.sequence + 1
+        sequence = prepared.sequence + 1
         # What an entry has for a base is among those that the entry before it was read from.
         bases = [each for each in chain if each.sequence <= base_of(sequence)]
         # The files that an entry deleted are listed in that entry alone: a later one drops the list that it inherits.
-        deletes_files = decided.sweeps[-1:] == (sequence,)
-        entry = replace(decided, sequence=sequence, swept=decided.swept if deletes_files else frozenset[str]())
+        deletes_files = prepared.sweeps[-1:] == (sequence,)
+        entry = replace(prepared, sequence=sequence, swept=prepared.swept if deletes_files else frozenset[str]())
         raw = entry.encode(uuid.uuid4().hex, bases[-1])
         name = paths.log_entry(sequence)
         try:
@@ -320,7 +320,7 @@ class Log:
         if not (is_ours or self.folder.read(name) == raw):
             counting.count(lost_races=1)
             fields = {"object": f"{self.folder.url}/{name}"}
-            _log.info("%(object)s: another writer added it first, so this one decides again", fields)
+            _log.info("%(object)s: another writer added it first, so this one prepares its own again", fields)
             return None
         self._chain = [*bases, entry]
         self._raw = {number: self._raw.get(number, raw) for number in chain_of(sequence)}

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -195,37 +195,14 @@ class Manifest:
         rows = replace(self.rows, shards=ShardTable(self.shards[: last + 1]))
         return replace(self, rows=rows, erased=erased).shards_digest
 
-    def without_records(
-        self, records: Iterable[int], rows: ShardSet, columns: Sequence[ShardSet], reason: str
-    ) -> Manifest:
-        """Return the manifest after an erasure, in whose ``rows`` and ``columns`` these ``records`` have 0 bytes."""
-        new = sorted({*records} - {*self.erased})
-        remaining = {file.file for stored in (rows, *columns) for file in stored.files}
-        erased_files = [file.file for file in self.files if file.file not in remaining]
-        erasures = [*self._erasures, {"records": new, "reason": reason, "files": erased_files}]
-        return replace(
-            self,
-            rows=rows,
-            columns=tuple(columns),
-            provenance={**self.provenance, "erasures": erasures},
-            kept=None,
-            erased=tuple(sorted([*self.erased, *new])),
-            supersedes=(*self.supersedes, self.shards_digest),
-            unerased_nbytes=self.plain_nbytes,
-        )
-
     @property
-    def _erasures(self) -> list[dict[str, Any]]:
+    def erasures(self) -> list[dict[str, Any]]:
+        """The erasures of records, as the provenance describes them."""
         return self.provenance.get("erasures") or []
-
-    @property
-    def provenance_of_erasures(self) -> dict[str, Any]:
-        """The part of the provenance that versions made from this one take over: which records were erased, and why."""
-        return {"erasures": self._erasures} if self._erasures else {}
 
     def reason_of(self, record: int) -> str:
         """Return why a record was erased; an empty text if that is not known."""
-        for erasure in self._erasures:
+        for erasure in self.erasures:
             if record in erasure["records"]:
                 return str(erasure["reason"])
         return ""
@@ -233,7 +210,7 @@ class Manifest:
     @property
     def erased_files(self) -> list[str]:
         """The files that had erased records, without suffixes, relative to the dataset."""
-        return [str(file) for erasure in self._erasures for file in erasure["files"]]
+        return [str(file) for erasure in self.erasures for file in erasure["files"]]
 
     def as_stored(self) -> Manifest:
         """Return the manifest as it will be read back: JSON has no tuples."""

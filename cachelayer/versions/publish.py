@@ -7,10 +7,10 @@ that were read may be gone. All of this is checked, the last part of it on the h
 from __future__ import annotations
 
 import hashlib
+import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cachelayer.errors import AlreadyExistsError, BuildRevokedError, CorruptionError, VersionNotFoundError
@@ -33,71 +33,66 @@ class NewVersion:
     manifest: Manifest
     event: Mapping[str, Any]
     """What the log says about the change."""
-    time: str
-    """When it is published, in ISO 8601, UTC."""
+    base: StoredVersion | None = None
+    """The version whose files it shares; None if all files are its own. It must be there as it was read."""
+    sources: Sequence[StoredVersion] = ()
+    """Versions, of any dataset, whose records were copied: they must be there with the same records."""
     known: Mapping[str, bytes] = field(default_factory=dict)
     """The indices of shards that the builder itself has put, by the names of the shards; empty if too large."""
-
-
-@dataclass(frozen=True)
-class Reliance:
-    """A version, of any dataset, that a new one was made from: it must be there when that is published."""
-
-    version: StoredVersion
-    shares_files: bool = False
-    """Whether the new version has files of it; else its records were copied."""
+    time: str = ""
+    """When it was published, in ISO 8601, UTC; empty for the time of the event."""
 
 
 Place = Callable[[Snapshot, VersionInfo, Sequence[str], Mapping[str, Any]], Snapshot]
 """Returns a snapshot with a version, given the names of its files and the event."""
 
 
-def publish(
-    log: Log, new: NewVersion, relies_on: Sequence[Reliance] = (), place: Place = Snapshot.with_version
-) -> StoredVersion:
+def publish(log: Log, new: NewVersion, place: Place = Snapshot.with_version) -> StoredVersion:
     """Publish a version and return it."""
     manifest = new.manifest
-    base = next((each.version for each in relies_on if each.shares_files), None)
-    shared = set() if base is None else {file.file for file in base.manifest.files}
+    shared = set() if new.base is None else {file.file for file in new.base.manifest.files}
     files = [file.file for file in manifest.files]
     own_files = [file for file in manifest.files if file.file not in shared and file.name not in new.known]
     name = f"{log.folder.name}@{new.name}"
     _refuse_if_absent(log.folder, name, own_files)
-    raw = manifest.encode()
+    put: dict[int, StoredVersion] = {}
+    """The version by the generation of its manifest, which is put once for each generation of the heads."""
 
-    @cache
-    def put(generation: int) -> StoredVersion:
-        """Put the manifest once for each generation, which its name ends with."""
-        version = StoredVersion.with_manifest(log.folder, info_of(new, raw, generation), manifest)
-        with revoked_if_absent(log.folder, name, own_files):
-            put_manifest(version, raw, base, new.known)
-        return version
-
-    def decide(head: Snapshot) -> Snapshot:
-        published = head.versions.get(new.name)
-        if published is not None and published.manifest_sha256 == hashlib.sha256(raw).hexdigest():
+    def prepare(head: Snapshot) -> Snapshot:
+        if head.versions.get(new.name) in [version.info for version in put.values()]:
             # The reply to an earlier try was lost, and its entry arrived late.
             return head
-        for each in relies_on:
-            _refuse_if_changed(each, log, head, new.name)
+        _refuse_if_changed(new, log, head)
         refuse_if_collected(log, head, new.name, files)
-        return place(head, put(head.generation).info, files, new.event)
+        if head.generation not in put:
+            with revoked_if_absent(log.folder, name, own_files):
+                put[head.generation] = put_version(log.folder, new, head.generation)
+        return place(head, put[head.generation].info, files, new.event)
 
-    entry = log.change(decide)
-    return StoredVersion.with_manifest(log.folder, entry.versions[new.name], manifest.as_stored())
+    published = log.commit(prepare).versions[new.name]
+    return next(version for version in put.values() if version.info == published)
 
 
-def info_of(new: NewVersion, raw: bytes, generation: int) -> VersionInfo:
-    """Return the facts about a version in the log, given the bytes of its manifest."""
-    return VersionInfo(
+def put_version(folder: Store, new: NewVersion, generation: int) -> StoredVersion:
+    """Put the manifest of a version and the files beside it, whose names end with a generation; return the version."""
+    # With the token, no other manifest has these bytes.
+    manifest = replace(new.manifest, token=uuid.uuid4().hex)
+    raw = manifest.encode()
+    info = VersionInfo(
         version=new.name,
         manifest_sha256=hashlib.sha256(raw).hexdigest(),
         generation=generation,
-        digest=new.manifest.digest,
-        records=new.manifest.records,
-        nbytes=new.manifest.nbytes,
-        time=new.time,
+        digest=manifest.digest,
+        records=manifest.records,
+        nbytes=manifest.nbytes,
+        time=new.time or new.event["time"],
     )
+    version = StoredVersion.with_manifest(folder, info, manifest.as_stored())
+    if manifest.kept_numbers is not None:
+        folder.put(paths.kept_numbers(manifest_stem(info)), manifest.kept_numbers)
+    put_indices(version, new.base, new.known)
+    folder.put(manifest_name(info), raw)
+    return version
 
 
 @contextmanager
@@ -121,24 +116,15 @@ def _refuse_if_absent(store: Store, version: str, files: Iterable[ShardFile | Co
         )
 
 
-def _refuse_if_changed(reliance: Reliance, log: Log, head: Snapshot, version: str) -> None:
-    """Raise if a version was deleted or erased from since it was read to make a new one, perhaps of its files."""
-    read = reliance.version
-    is_here = read.folder.url == log.folder.url
-    there = head if is_here else head_of_dataset(read.folder)
-    now = there.versions.get(read.info.version)
-    if now == read.info:
-        return
-    if now is not None and now.digest == read.info.digest and not reliance.shares_files:
-        return
-    successor = there.successor(read.info.digest)
-    if successor is not None:
-        what = f"lost records to an erasure ({successor.reason})"
-    else:
-        what = "was deleted" if now is None else "was replaced"
-    raise VersionNotFoundError(
-        f"{read.name} {what} while {version!r} was made from it: begin again with what is there now"
-    )
+def _refuse_if_changed(new: NewVersion, log: Log, head: Snapshot) -> None:
+    """Raise if a version that a new one was made from is not there any more."""
+    for read in [*new.sources, *([] if new.base is None else [new.base])]:
+        there = head if read.folder.url == log.folder.url else head_of_dataset(read.folder)
+        change = there.change_of(read.info, files_matter=read is new.base)
+        if change:
+            raise VersionNotFoundError(
+                f"{read.name} {change} while {new.name!r} was made from it: begin again with what is there now"
+            )
 
 
 def refuse_if_collected(log: Log, head: Snapshot, version: str, names: Iterable[str]) -> None:
@@ -163,16 +149,6 @@ def lost_files(names: Iterable[str], log: Log, head: Snapshot) -> set[str]:
     for generation, names in by_generation.items():
         lost |= names & log.deleted_since(head, generation)
     return lost
-
-
-def put_manifest(
-    version: StoredVersion, raw: bytes, base: StoredVersion | None = None, known: Mapping[str, bytes] | None = None
-) -> None:
-    """Put the manifest of a version, in these bytes, and the files beside it; see :func:`put_indices`."""
-    if version.manifest.kept_numbers is not None:
-        version.folder.put(paths.kept_numbers(manifest_stem(version.info)), version.manifest.kept_numbers)
-    put_indices(version, base, known)
-    version.folder.put(manifest_name(version.info), raw)
 
 
 def put_indices(

@@ -172,37 +172,41 @@ class Snapshot:
             )
         return replace(self, versions={**self.versions, info.version: info}, files=self.files.union(files), event=event)
 
-    def with_manifest_of(self, info: VersionInfo, files: Iterable[str], event: Mapping[str, Any]) -> Snapshot:
-        """Return the snapshot in which a version has another manifest, with the same digest, which names files."""
-        replaced = Deletion(self.versions[info.version], self.sequence + 1, grace=0.0)
-        after = replace(self, versions={**self.versions, info.version: info}, event=event)
-        return replace(after, deleted=(*self.deleted, replaced), files=self.files.union(files))
-
-    def superseding(
-        self,
-        infos: Collection[VersionInfo],
-        files: Iterable[str],
-        reason: str,
-        event: Mapping[str, Any],
-        deletions: Collection[Deletion],
+    def replacing(
+        self, info: VersionInfo, files: Iterable[str], event: Mapping[str, Any], *, reason: str = "", grace: float = 0.0
     ) -> Snapshot:
-        """Return the snapshot in which versions lost records to an erasure.
+        """Return the snapshot in which a version has another manifest, which names files.
 
-        ``deletions`` are all deleted versions; also the versions that were replaced, as they were.
+        The files of the old manifest stay for the grace. A version that has another digest then lost records to an
+        erasure, for this reason.
         """
-        changed = {info.version: info for info in infos}
-        superseded = {
-            self.versions[info.version].digest: Superseded(info.version, info.digest, reason, info.time)
-            for info in infos
-        }
+        before = self.versions[info.version]
+        superseded = dict(self.superseded)
+        if before.digest != info.digest:
+            superseded[before.digest] = Superseded(info.version, info.digest, reason, info.time)
         return replace(
             self,
-            versions={**self.versions, **changed},
-            deleted=tuple(deletions),
-            superseded={**self.superseded, **superseded},
+            versions={**self.versions, info.version: info},
+            deleted=(*self.deleted, Deletion(before, self.sequence + 1, grace)),
+            superseded=superseded,
             files=self.files.union(files),
             event=event,
         )
+
+    def change_of(self, info: VersionInfo, *, files_matter: bool = True) -> str:
+        """Return what happened to a version since it was as ``info`` says, in words; an empty text for nothing.
+
+        If its files do not matter, another manifest with the same records is no change.
+        """
+        now = self.versions.get(info.version)
+        if now == info or (now is not None and now.digest == info.digest and not files_matter):
+            return ""
+        successor = self.successor(info.digest)
+        if successor is not None:
+            return f"lost records to an erasure ({successor.reason})"
+        if now is None:
+            return "was deleted"
+        return "got other files with the same records" if now.digest == info.digest else "was replaced"
 
     def successor(self, digest: str) -> Superseded | None:
         """Return the successor of a version from which records were erased, by its digest, or a prefix; or None."""

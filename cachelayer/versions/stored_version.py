@@ -118,23 +118,12 @@ class StoredVersion(PickledByFields):
         try:
             yield
         except CorruptionError as error:
-            head = head_of_dataset(self.folder)
-            published = head.versions.get(self.info.version)
-            if published == self.info:
+            change = head_of_dataset(self.folder).change_of(self.info)
+            if not change:
                 raise
-            successor = head.successor(self.info.digest)
-            if successor is not None:
-                raise VersionNotFoundError(
-                    f"{self.name}: records were erased from it ({successor.reason}), and its files are gone: fetch "
-                    f"{self.dataset_id}@{successor.version} again, which has all others under the same numbers"
-                ) from error
-            if published is not None and published.digest == self.info.digest:
-                raise VersionNotFoundError(
-                    f"{self.name} was repaired, and has other files with the same records now: fetch it again"
-                ) from error
             raise VersionNotFoundError(
-                f"{self.name} was deleted, and its files are gone: fetch another version; "
-                "delete(..., grace=...) sets how long files stay for those who still read them"
+                f"{self.name} {change}, and its files are gone: fetch a version that is there now. The grace of "
+                "delete() and erase() says how long files stay for those who still read them"
             ) from error
 
     @contextmanager

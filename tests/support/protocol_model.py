@@ -161,10 +161,10 @@ class Rules:
 class Protocol:
     """What each kind of actor does, under these rules.
 
-    In the package, ``commit`` is ``Log.change``, ``check_file`` is ``publish.lost_files``, ``put_file`` is
+    In the package, ``commit`` is ``Log.commit``, ``check_file`` is ``publish.lost_files``, ``put_file`` is
     ``ShardTarget.put``, ``resume`` is ``Notes.finished``, ``build`` is ``build_once``, ``publish`` is
-    ``publish.publish``, ``append`` is ``derive.appended`` with it, ``rewrite`` is ``VersionCopy`` and
-    ``OrderedRecords`` with it, ``erase`` is ``Erasure.erase``, ``remove`` is ``Storage.delete``, and ``choose`` and
+    ``publish.publish``, ``append`` is ``derive.append`` with it, ``rewrite`` is ``copy_version`` and
+    ``storage.rewrite`` with it, ``erase`` is ``Erasure.erase``, ``remove`` is ``Storage.delete``, and ``choose`` and
     ``collect`` are ``gc.garbage`` and ``gc.collect``.
     """
 

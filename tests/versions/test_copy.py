@@ -18,7 +18,7 @@ import cachelayer
 from cachelayer import Storage
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.store import Blob
-from cachelayer.versions.copy import VersionCopy
+from cachelayer.versions.copy import copy_version
 from cachelayer.versions.log import Log
 from cachelayer.versions.stored_version import StoredVersion
 
@@ -106,7 +106,7 @@ def test_what_is_there_is_not_transferred_again(here: Storage, there: Storage) -
     def received(to: Storage, version: str, new: str) -> int:
         store = Counting(Path(to.url))
         source = StoredVersion(here._catalog.dataset("d"), here.versions("d")[version])
-        VersionCopy(source, store.folder("d"), new, False).copy()
+        copy_version(source, store.folder("d"), new, False)
         return len(store.received)
 
     assert [received(there, "v1", new) for new in ("v1", "v1", "other")] == [2 * SHARDS, 0, 0]
@@ -172,7 +172,7 @@ def test_gc_leaves_a_copy_alone_and_what_it_takes_for_dead_publishes_nothing(her
 
     source = StoredVersion(Meanwhile(Path(here.url, "d"), collect), here.versions("d")["v1"])
     with pytest.raises(cachelayer.BuildRevokedError, match="d@v1"):
-        VersionCopy(source, there._catalog.dataset("d"), "v1", False).copy()
+        copy_version(source, there._catalog.dataset("d"), "v1", False)
     assert list(there.versions("d")) == ["other"]
     check(here.copy("d@v1", there), there)
     assert_only_versions_are_left(there, "d")

@@ -86,7 +86,7 @@ def test_what_a_collector_that_died_left_is_never_used_and_goes_with_the_next(st
     storage.submit([0], "d@v0")
     storage.delete("d@v1")
     before = stored_files(storage)
-    storage._catalog.change("d", lambda head: head.without_version("v1", {}, force=False, grace=0.0))
+    storage._catalog.commit("d", lambda head: head.without_version("v1", {}, force=False, grace=0.0))
     with pytest.raises(KeyboardInterrupt):
         collect(DiesBeforeDeleting(tmp_path / "d"), 0.0)
     assert stored_files(storage) == before
@@ -567,7 +567,7 @@ def test_a_full_disk_is_freed(small_disk: Path, way: str, tags: int) -> None:
     for number in range(3):
         storage.submit([np.full(500_000, number, np.uint8)], f"d@v{number}")
     named = {f"a-tag-of-some-letters-{number}": "v2" for number in range(tags)}
-    Log(storage._store.folder("d")).change(lambda head: replace(head, tags=named, event={}))
+    Log(storage._store.folder("d")).commit(lambda head: replace(head, tags=named, event={}))
     if way == "gc":
         for version in ("v0", "v1"):
             storage.delete(f"d@{version}", grace=1e-9)

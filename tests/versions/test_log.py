@@ -84,7 +84,7 @@ def test_the_head_is_what_was_decided_whoever_reads_it_and_from_wherever(changes
         for number, change in enumerate(changes):
             if number == seen:
                 behind.head()
-            log.change(lambda head, to=change: replace(to, sequence=head.sequence, sweeps=(), swept=frozenset()))
+            log.commit(lambda head, to=change: replace(to, sequence=head.sequence, sweeps=(), swept=frozenset()))
             for other in (Log(LocalStore(Path(folder))), *([behind] if number == len(changes) - 1 else [])):
                 head = other.head()
                 assert set(head.deleted) == set(log.head().deleted)
@@ -145,7 +145,7 @@ def test_a_file_is_lost_if_an_entry_since_the_generation_in_its_name_deleted_it(
         return {paths.file(paths.SHARDS, content, generation) for generation in generations}
 
     for swept in ({*files(a, 0)}, {}, files(b, 0, 1), {}, files(a, 2)):
-        log.change(lambda head, swept=swept: head.sweeping(swept, {}))
+        log.commit(lambda head, swept=swept: head.sweeping(swept, {}))
     assert (log.head().generation, log.head().sweeps) == (3, (1, 3, 5))
     # What each entry deleted stands in that entry alone.
     assert json.loads((tmp_path / "d" / paths.log_entry(4)).read_bytes())["swept"] == []
@@ -160,7 +160,7 @@ def test_a_file_is_lost_if_an_entry_since_the_generation_in_its_name_deleted_it(
 
 
 def tag(log: Log, name: str) -> int:
-    return log.change(lambda head: replace(head, tags={**head.tags, name: "v"})).sequence
+    return log.commit(lambda head: replace(head, tags={**head.tags, name: "v"})).sequence
 
 
 def test_the_head_is_found_whatever_the_hint_says_and_few_other_entries_are_read(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_a_head_of_very_many_versions_is_read_from_two_entries(tmp_path: Path) -
     log = Log(LocalStore(tmp_path / "d"))
     infos = {f"day-{number:04}": replace(INFO, version=f"day-{number:04}") for number in range(1000)}
     for number in range(1, 1001):
-        log.change(lambda head, to=number: replace(head, versions=dict(list(infos.items())[:to])))
+        log.commit(lambda head, to=number: replace(head, versions=dict(list(infos.items())[:to])))
     assert len(chain_of(1000)) == 6
     for number in chain_of(1000)[:-1]:
         (tmp_path / "d" / paths.log_entry(number)).unlink()
@@ -272,7 +272,7 @@ def test_a_writer_that_loses_again_and_again_pauses_and_gives_up(
 
     waited: list[int] = []
     with pytest.raises(StorageError, match="for 300 s, other writers added every next entry first, up to 31"):
-        Log(AlwaysLost(tmp_path / "d")).change(decide)
+        Log(AlwaysLost(tmp_path / "d")).commit(decide)
     assert 10.0 * len(waited) > 300 * 31
     assert len(pauses) == 30
     assert max(pauses) <= 2.0

@@ -65,9 +65,9 @@ def publish_lie(
         files.append(lie)
     storage.delete(f"d@{version}", grace=1e9)
     log = Log(storage._catalog.dataset("d"))
-    manifest = replace(stored.manifest.with_files(files), token="lie")
+    manifest = stored.manifest.with_files(files)
     published = event("publish", version=version)
-    publish(log, NewVersion(version, manifest, published, published["time"]))
+    publish(log, NewVersion(version, manifest, published))
     assert storage.fetch(f"d@{version}").digest == honest.fetch(f"d@{version}").digest
 
 

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,12 +12,16 @@ from hypothesis import strategies as st
 from cachelayer import ArraySpec, CorruptionError, FormatError
 from cachelayer.arrayrecord.index import ShardStats
 from cachelayer.objects import paths
+from cachelayer.objects.local import LocalStore
 from cachelayer.records.selection import Selection
 from cachelayer.support.json_values import encoded
 from cachelayer.versions.column_file import ColumnFile
+from cachelayer.versions.derive import without_records
 from cachelayer.versions.manifest import FORMAT, KeptRecords, Manifest
 from cachelayer.versions.shard_set import ShardSet
 from cachelayer.versions.shard_table import ShardFile, ShardTable
+from cachelayer.versions.snapshot import VersionInfo
+from cachelayer.versions.stored_version import StoredVersion
 
 SPEC = {"x": ArraySpec("float32", (None,)), "y": [ArraySpec("bool")]}
 PLACES = st.sampled_from([None, (8, 98), (70_000, 98)])
@@ -51,6 +56,11 @@ STATS = st.builds(
     compression=st.sampled_from(["none", "zstd"]),
     index_crc32c=st.integers(0, 2**32 - 1),
 )
+
+
+def version_of(of: Manifest) -> StoredVersion:
+    info = VersionInfo("v1", "0" * 64, 0, of.digest, of.records, of.nbytes, "")
+    return StoredVersion.with_manifest(LocalStore(Path("d")), info, of)
 
 
 def some_kept(whole: Manifest) -> list[KeptRecords | None]:
@@ -124,8 +134,8 @@ def test_the_digest_is_of_the_data_alone() -> None:
 
 def test_erasing_records_changes_the_digest_and_names_what_it_replaces() -> None:
     base = replace(manifest(), segments=(4, 5))
-    first = base.without_records([7, 2], base.rows, (), "one")
-    second = first.without_records([2, 4], base.rows, (), "two")
+    first = without_records(version_of(base), [7, 2], base.sets, "one")
+    second = without_records(version_of(first), [2, 4], base.sets, "two")
     assert (first.erased, second.erased) == ((2, 7), (2, 4, 7))
     assert second.supersedes == (base.digest, first.digest)
     assert len({base.digest, first.digest, second.digest}) == 3

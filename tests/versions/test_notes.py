@@ -69,12 +69,12 @@ def test_what_is_noted_is_read_again_by_builds_with_the_same_plan(notes: Notes, 
 def test_notes_whose_files_were_deleted_do_not_count(notes: Notes) -> None:
     log = Log(notes.dataset)
     files = {number: part.shards[0].file for number, part in PARTS.items()}
-    log.change(lambda head: head.sweeping({files[0]}, {}))
+    log.commit(lambda head: head.sweeping({files[0]}, {}))
     assert notes.finished(log).keys() == notes.finished(log, PARTS).keys() == {2, 100_000}
     # Those under another generation are not the ones that are named here.
-    log.change(lambda head: head.sweeping({files[2].removesuffix("-1") + "-0"}, {}))
+    log.commit(lambda head: head.sweeping({files[2].removesuffix("-1") + "-0"}, {}))
     assert 2 in notes.finished(log)
-    log.change(lambda head: head.sweeping({files[2], files[100_000]}, {}))
+    log.commit(lambda head: head.sweeping({files[2], files[100_000]}, {}))
     assert notes.finished(log) == {}
     add(notes, 0, replace(PARTS[0], shards=(replace(PARTS[0].shards[0], generation=3),)))
     assert notes.finished(log).keys() == {0}
