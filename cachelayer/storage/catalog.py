@@ -14,6 +14,7 @@ from cachelayer.errors import (
     CacheLayerError,
     CorruptionError,
     DatasetNotFoundError,
+    DigestMismatchError,
     FormatError,
     InvalidArgumentError,
     InvalidNameError,
@@ -142,6 +143,21 @@ class Catalog:
         """
         log = log or Log(self.store.folder(reference.dataset_id))
         return StoredVersion(log.folder, reference.resolve(self.head(log)))
+
+    def same_as(self, version: StoredVersion) -> StoredVersion:
+        """Return the version here, of the same dataset, that has the same records as one in another storage."""
+        log = Log(self.dataset(version.dataset_id))
+        versions = self.head(log).versions
+        same = [info for info in versions.values() if info.digest == version.info.digest]
+        if not same:
+            known = ", ".join(f"{info.version} (sha256:{info.digest[:12]})" for info in versions.values())
+            raise DigestMismatchError(
+                f"{log.folder.url} has no version with digest sha256:{version.info.digest[:12]}, which {version.name} "
+                f"has: there are {known or 'none'}. Nothing is repaired"
+            )
+        # Several versions may have the same records. One with the same name may have the same manifest too.
+        same_name = [info for info in same if info.version == version.info.version]
+        return StoredVersion(log.folder, same_name[0] if same_name else same[-1])
 
     def open(self, version: StoredVersion) -> DataRef[Any]:
         """Return the DataRef of a version."""

@@ -6,7 +6,7 @@ Each method checks what the user passed and names what is meant; the packages be
     add_columns, derive, rewrite                          a module of this name beside this one
     fetch, datasets, versions, tags, history, builds      catalog.py, and the log in versions/
     tag, untag, delete, erase, gc                         the log; builds/erase.py, versions/gc.py
-    verify, repair, diff, copy                            versions/, repair.py, access/
+    verify, repair, diff, copy                            versions/, views/
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cachelayer.support.arguments import boolean, explains_options, is_choice, r
 from cachelayer.support.credentials_in_urls import without_credentials
 from cachelayer.versions import DEFAULT_SHARD_BYTES, GRACE_SECONDS
 from cachelayer.versions.log import Log, LogEvent
-from cachelayer.versions.reference import Reference, Want
+from cachelayer.versions.reference import Reference, Want, names_version
 from cachelayer.versions.snapshot import Snapshot, VersionInfo
 from cachelayer.views.dataref import DataRef
 from cachelayer.views.view import View
@@ -1028,12 +1028,19 @@ class Storage:
             >>> storage.repair("numbers@v1", from_=backup).repaired, storage.fetch("numbers@v1")[2]
             (True, np.int64(2))
         """
-        from cachelayer.storage.repair import repair_version
+        from cachelayer.versions.copy import repair
 
         is_dry = boolean("dry_run", dry_run)
         shows = None if progress is None else boolean("progress", progress)
-        damaged = self._catalog.parse(version, want="version")
-        return repair_version(self._catalog, damaged, from_, dry_run=is_dry, progress=shows)
+        if from_ is None and not is_dry:
+            raise InvalidArgumentError("repair: pass from_=, another storage that has the version; or dry_run=True")
+        damaged = self._catalog.resolve(self._catalog.parse(version, want="version"))
+        source = None
+        if isinstance(from_, DataRef) or (isinstance(from_, str) and names_version(from_)):
+            source = open(from_)._base.version
+        elif from_ is not None:
+            source = _storage_at("from_", from_)._catalog.same_as(damaged)
+        return repair(damaged, source, self._catalog.copies, dry_run=is_dry, shows=shows)
 
     def diff(
         self,
@@ -1110,11 +1117,20 @@ class Storage:
         from cachelayer.versions.copy import copy_version
 
         reference, (to,) = self._catalog.parse_before(dataset_id, version, to)
-        target = to if isinstance(to, Storage) else Storage(required("to", to))
+        target = _storage_at("to", required("to", to))
         source = self._catalog.resolve(reference)
         there = target._catalog.sibling(reference.dataset_id, source.info.version if new is None else new, "new", "new")
         dataset = target._catalog.dataset(there.dataset_id)
         return target._catalog.open(copy_version(source, dataset, there.name, progress))
+
+
+def _storage_at(argument: str, place: Any) -> Storage:
+    """Return the storage that a user passes, or names by its URL."""
+    if isinstance(place, Storage):
+        return place
+    if isinstance(place, (str, os.PathLike)):
+        return Storage(place)
+    raise InvalidTypeError(f"{argument}: expected a Storage, its URL or a version, not a {type(place).__name__}")
 
 
 @explains_options

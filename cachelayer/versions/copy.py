@@ -18,16 +18,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cachelayer.errors import AlreadyExistsError, CorruptionError, VersionNotFoundError
+from cachelayer.errors import AlreadyExistsError, CorruptionError, DigestMismatchError, VersionNotFoundError
 from cachelayer.objects import paths
+from cachelayer.objects.local import LocalStore
 from cachelayer.objects.store import Store
 from cachelayer.provenance.environment import event
 from cachelayer.support.logs import logger_of
 from cachelayer.support.progress import Progress
 from cachelayer.support.system_threads import Pool
-from cachelayer.versions.blobs import copy
+from cachelayer.versions.blobs import copy, damaged
 from cachelayer.versions.derive import stored_numbers, with_files
 from cachelayer.versions.lease import Leases
 from cachelayer.versions.log import Log
@@ -51,6 +52,9 @@ from cachelayer.versions.verify import (
     manifest_of,
     records_of,
 )
+
+if TYPE_CHECKING:
+    from cachelayer.objects.local_cache import CacheFolder
 
 _log = logger_of("stores")
 
@@ -166,21 +170,28 @@ class RepairReport:
 def repair(
     version: StoredVersion,
     source: StoredVersion | None,
+    copies: CacheFolder | None = None,
     *,
-    local_copies: tuple[str, ...] = (),
-    progress: bool | None = None,
+    dry_run: bool = False,
+    shows: bool | None = None,
 ) -> RepairReport:
-    """Find the missing or damaged objects of a version, and put them again.
+    """Find the missing or damaged objects of a version, put them again, and remove damaged local copies of its shards.
 
-    ``source`` is a version with the same digest; None for a dry run. ``local_copies`` were damaged, and removed.
+    ``source`` is a version with the same records, of which a dry run needs none.
     """
+    if source is not None and source.info.digest != version.info.digest:
+        raise DigestMismatchError(
+            f"{source.reference} has other records than {version.name}, which has digest "
+            f"sha256:{version.info.digest[:12]}: nothing is repaired"
+        )
+    local_copies = _damaged_copies(version, copies, removes=not dry_run)
     leases = Leases(version.folder.folder(paths.builds(version.info.version)))
-    with Progress(f"repair {version.name}", None, progress) as shown:
+    with Progress(f"repair {version.name}", None, shows) as shown:
         damage = damaged_objects(version, shown)
-        for damaged in damage:
-            problem = f"{damaged.name} is {damaged.problem}"
+        for each in damage:
+            problem = f"{each.name} is {each.problem}"
             _log.warning("damage in %(version)s: %(problem)s", {"version": version.name, "problem": problem})
-        if not damage or source is None:
+        if not damage or source is None or dry_run:
             return RepairReport(version.name, tuple(damage), False, None, local_copies)
         # The lease shows gc that the repair is at work.
         with leases.hold():
@@ -190,6 +201,20 @@ def repair(
                 {"version": version.name, "objects": len(damage), "origin": source.reference},
             )
             return RepairReport(version.name, tuple(damage), True, source.reference, local_copies)
+
+
+def _damaged_copies(version: StoredVersion, copies: CacheFolder | None, *, removes: bool) -> tuple[str, ...]:
+    """Return the paths of the damaged local copies of the shards of a version, and perhaps remove them."""
+    manifest = manifest_of(version)
+    if copies is None or manifest is None:
+        return ()
+    group = copies.group(version.folder.url)
+    blobs = {replace(blob, name=Path(blob.name).name) for file in manifest.files for blob in file.blobs}
+    wrong = damaged(LocalStore(group.path("")), [blob for blob in blobs if group.has(blob.name, blob.nbytes)])
+    if removes:
+        for name in wrong:
+            group.drop(name)
+    return tuple(str(group.path(name)) for name in sorted(wrong))
 
 
 def mend(
@@ -233,7 +258,7 @@ def _mend_files(
     folder = version.folder
     manifest = version.manifest
     # Names in the manifest are relative to the dataset.
-    damaged_names = {damaged.name.partition("/")[2] for damaged in damage}
+    damaged_names = {each.name.partition("/")[2] for each in damage}
     files = list(manifest.files)
     same = _same_records(manifest, source.manifest)
     by_content = {file.content: file for file in named_there(list(same.values()), Log(folder))}
