@@ -116,7 +116,7 @@ class BuildPlan:
             # Copies of local files have other times on each machine. Remote files have those of their store.
             identity = facts.get("identity", {})
             identity.pop("files_modified", None)
-            is_known = identity.keys() & {"elements", "columns", "records"}
+            is_known = source.plan is not None or identity.keys() & {"elements", "columns", "records"}
             if not is_known and (isinstance(parts, Ranges) or (isinstance(parts, SourceParts) and files)):
                 facts |= compared_records(parts, spec)
         if not options.resume:

@@ -64,7 +64,8 @@ def advance_reader(reader: StepReader, newer: Any, position: int) -> StepReader:
         )
     if not has_records(newer):
         raise InvalidTypeError(
-            f"advance_to takes a DataRef of a newer version, or a view of it, not a {type(newer).__name__}"
+            f"advance_to takes a DataRef of a newer version, or a view of it, not a {type(newer).__name__}: open it "
+            "with storage.fetch()"
         )
     reader = _current(reader)
     records = records_of(newer)

@@ -518,7 +518,10 @@ class View(Generic[T]):
         from cachelayer.views.row_diff import compare_rows, side_of
 
         if not isinstance(other, View):
-            raise InvalidTypeError(f"diff takes a DataRef, not a {type(other).__name__}: open it first")
+            raise InvalidTypeError(
+                f"diff takes a DataRef, not a {type(other).__name__}: open it with storage.fetch(); storage.diff() "
+                "takes the names of two versions"
+            )
         if not boolean("rows", rows) and key is not None:
             raise InvalidArgumentError(f"key={key!r} is for rows: leave out rows=False")
         this_side = side_of(self._records)

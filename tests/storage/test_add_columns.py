@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from faults import fault_proxy
 from leftovers import named_files, notes, stored_files
+from servers import Server, new_storage
 
 import cachelayer
 from cachelayer import ArraySpec, Storage
@@ -603,3 +605,22 @@ def test_a_column_file_is_copied_range_by_range(tmp_path: Path) -> None:
     for some in np.array_split(kept, 10):
         np.testing.assert_array_equal(left.read(some)["y"], expected[some])
     assert storage.verify("d@v3").ok
+
+
+def test_what_is_built_in_one_part_is_read_from_a_bucket_once_and_put_once(gcs: Server) -> None:
+    with fault_proxy(gcs.endpoint) as proxy:
+        storage = new_storage(gcs, proxy.endpoint)
+        [shard] = storage.submit(elements(50), "d@v1")._base.version.manifest.shards
+        uses: dict[str, Callable[[], object]] = {
+            "columns": lambda: storage.add_columns("d@v1", "v2", lambda element: {"double": element["x"] * 2}),
+            "records": lambda: storage.append("d@v2", "v3", [{**elements(2)[1], "double": 7}]),
+        }
+        asked: dict[str, list[str]] = {}
+        for name, use in uses.items():
+            proxy.forget()
+            use()
+            asked[name] = [exchange.path for exchange in proxy.exchanges()]
+        # The first elements tell the spec.
+        assert sum(path.endswith(shard.name) for path in asked["columns"]) <= 2
+        assert {name: len(requests) for name, requests in asked.items()} == {"columns": 19, "records": 21}
+        assert storage.fetch("d@v3").read([49, 50])["double"].tolist() == [98, 7]
