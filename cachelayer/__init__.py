@@ -101,7 +101,7 @@ if TYPE_CHECKING:
     from cachelayer.versions.log import LogEvent as LogEvent
     from cachelayer.versions.copy import RepairReport as RepairReport
     from cachelayer.versions.snapshot import VersionInfo as VersionInfo
-    from cachelayer.versions.unpublished import UnpublishedBuild as UnpublishedBuild
+    from cachelayer.versions.notes import UnpublishedBuild as UnpublishedBuild
     from cachelayer.versions.verify import DamagedObject as DamagedObject
     from cachelayer.versions.verify import VerifyReport as VerifyReport
 
@@ -144,7 +144,7 @@ _HOMES = {
     "cachelayer.versions.gc": ("Collected",),
     "cachelayer.versions.copy": ("RepairReport",),
     "cachelayer.versions.snapshot": ("VersionInfo",),
-    "cachelayer.versions.unpublished": ("UnpublishedBuild",),
+    "cachelayer.versions.notes": ("UnpublishedBuild",),
     "cachelayer.versions.verify": ("DamagedObject", "VerifyReport"),
 }
 """The modules that public names come from; type checkers read the imports above."""

@@ -120,15 +120,15 @@ class AddedRecords:
             check_fits(self.base.name, self.spec, self.new_fields, built.element_spec)
         if not self.puts_again(self.spec):
             return append(self.base, built, (), provenance)
-        return _Parting(self.base, self.fill, built, target, options).appended(self.new_fields, provenance)
+        return _AppendedFields(self.base, self.fill, built, target, options).manifest(self.new_fields, provenance)
 
 
 NEW_RECORDS = AddedRecords()
 
 
 @dataclass(frozen=True)
-class _Parting:
-    """Puts the fields of records that were built where those of a base are: in shards, and in groups of columns."""
+class _AppendedFields:
+    """Puts records that were built where the fields of a base are: in shards, and in groups of columns."""
 
     base: StoredVersion
     fill: Mapping[str, Any]
@@ -136,7 +136,7 @@ class _Parting:
     target: ShardTarget
     options: BuildOptions
 
-    def appended(self, new_fields: Collection[str], provenance: dict[str, Any]) -> Manifest:
+    def manifest(self, new_fields: Collection[str], provenance: dict[str, Any]) -> Manifest:
         """Return the records of the base, followed by those that were built."""
         before = self.base.manifest
         keys = [key for each in before.sets for key in each.element_spec]

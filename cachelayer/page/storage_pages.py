@@ -18,9 +18,9 @@ from cachelayer.page.render import OpenVersions, open_versions_of, page, ref_of
 from cachelayer.storage.storage import Storage
 from cachelayer.support.json_values import flattened
 from cachelayer.support.system_threads import Pool
+from cachelayer.versions.notes import UnpublishedBuild, begun_datasets
 from cachelayer.versions.reference import Reference
 from cachelayer.versions.snapshot import VersionInfo
-from cachelayer.versions.unpublished import UnpublishedBuild, begun_datasets
 from cachelayer.views.dataref import DataRef
 
 _THREADS = 32

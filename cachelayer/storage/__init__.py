@@ -6,5 +6,5 @@
     catalog.py      finds and opens versions
     builder.py      builds a version, or returns the one that exists; staleness.py says what differs from it
     growing.py      begins to build a version in the background, and reads it meanwhile
-    add_columns.py, derive.py, repair.py, rewrite.py, cacheable.py      the method of this name
+    add_columns.py, derive.py, erase.py, rewrite.py, cacheable.py       the method of this name
 """

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from cachelayer.versions.copy import RepairReport
     from cachelayer.versions.diff import Diff
     from cachelayer.versions.gc import Collected
-    from cachelayer.versions.unpublished import UnpublishedBuild
+    from cachelayer.versions.notes import UnpublishedBuild
     from cachelayer.versions.verify import VerifyReport
 
     class CacheOptions(SubmitOptions, total=False):
@@ -732,7 +732,7 @@ class Storage:
             >>> storage.builds("letters")  # it is published
             []
         """
-        from cachelayer.versions.unpublished import unpublished
+        from cachelayer.versions.notes import unpublished
 
         log = Log(self._catalog.dataset(self._dataset(dataset_id)))
         builds = unpublished(log)

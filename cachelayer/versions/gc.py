@@ -14,19 +14,14 @@ building, costs a build its work at most, and no version a file.
 
 from __future__ import annotations
 
-import math
-import os
-import time
-import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 from cachelayer.errors import CorruptionError, FormatError, InvalidArgumentError, StorageError, VersionNotFoundError
 from cachelayer.objects import paths
-from cachelayer.objects.local import storage_errors
 from cachelayer.objects.store import Stat, Store
 from cachelayer.provenance.environment import event
 from cachelayer.support import json_values
@@ -34,7 +29,7 @@ from cachelayer.support.progress import Progress
 from cachelayer.support.system_threads import Pool
 from cachelayer.support.temporary_files import left_over_folders, working_folder
 from cachelayer.support.user_warnings import warn
-from cachelayer.versions.lease import CLAIM, has_running_build, remove_if_empty
+from cachelayer.versions.lease import CLAIM, PROBE, Age, Facts, ages_of, has_running_build, remove_if_empty
 from cachelayer.versions.log import Log, has_log
 from cachelayer.versions.notes import PLAN_HASH
 from cachelayer.versions.snapshot import Snapshot, VersionInfo, manifest_name, manifest_objects, manifest_stem
@@ -45,17 +40,11 @@ _TEMPORARY_SECONDS = 3600.0
 _WORKING_SECONDS = 24 * 3600.0
 """The age from which the working folder of a build must have been left by a killed process."""
 _THREADS = 16
-_PROBE = ".clock-"
-"""The first letters of objects that are put to see the clock of a bucket."""
 _FOLDERS = {paths.SHARDS, paths.MANIFESTS, paths.BUILDS, paths.WORKING}
 _UNREADABLE = (CorruptionError, FormatError, VersionNotFoundError)
 """The errors of a version that is damaged, or was deleted while it was read."""
-Facts = Mapping[str, Stat | None]
-"""Facts about objects, as a list tells them, by the names of the objects; None about a folder."""
 Listing = Mapping[str, Facts]
 """Objects of a dataset, by the name of what is deleted together: a file without its suffixes, or a folder."""
-Age = Callable[[str], float]
-"""Returns the seconds since an object was written, by its name relative to the dataset; infinite if it is not there."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +123,7 @@ def _rule(name: str, head: Snapshot, grace: float) -> tuple[float, str]:
     if folder == paths.BUILDS:
         version = rest.partition("/")[0]
         reason = "the version is published" if version in head.versions else "the build was interrupted"
-        return (0.0 if version.startswith(_PROBE) else grace), reason
+        return (0.0 if version.startswith(PROBE) else grace), reason
     if name.endswith(".tmp"):
         return max(grace, _TEMPORARY_SECONDS), "a killed process was writing it"
     if folder == paths.PLANS:
@@ -177,7 +166,7 @@ def _objects_of_builds(dataset: Store) -> dict[str, dict[str, Stat | None]]:
     """Return the notes and leases of all builds, and the objects that were put to see the clock."""
     objects = {}
     for version, stat in _facts(dataset, paths.BUILDS).items():
-        if version.rpartition("/")[2].startswith(_PROBE):
+        if version.rpartition("/")[2].startswith(PROBE):
             objects[version] = {version: stat}
             continue
         for name, stat_of_lease in _facts(dataset, version).items():
@@ -293,51 +282,6 @@ def _left_over(dataset: Store) -> list[str]:
     """Return the working folders of processes of this host that have ended."""
     working = dataset.local_path(paths.WORKING)
     return [] if working is None else [f"{paths.WORKING}/{folder.name}" for folder in left_over_folders(working)]
-
-
-def ages_of(dataset: Store, known: Facts, only_shown: bool = False) -> Age:
-    """Return the function of the ages of objects by the clock of the store; those that are known are not asked for."""
-    now = clock_of(dataset, only_shown=only_shown)
-
-    def age(name: str) -> float:
-        stat = known.get(name) or dataset.stat(name)
-        return math.inf if stat is None else now() - stat.modified
-
-    return age
-
-
-def clock_of(dataset: Store, *, only_shown: bool) -> Callable[[], float]:
-    """Return the function of the time when it is called first, by the clock of the store.
-
-    A time that is ``only_shown`` may be by the clock of this host, for a user who may not write to the store.
-    """
-
-    @cache
-    def now() -> float:
-        try:
-            return _time_of(dataset)
-        except (InvalidArgumentError, StorageError):
-            if not only_shown:
-                raise
-            return time.time()
-
-    return now
-
-
-def _time_of(dataset: Store) -> float:
-    """Return the time of the store, whose clock may differ from the clock of this host by hours."""
-    folder = dataset.local_path("")
-    if folder is not None:
-        with storage_errors("see the clock of", folder):
-            # The server of a network file system sets this time. It takes no room, so that a full disk has a clock.
-            os.utime(folder)
-        stat = dataset.stat("")
-    else:
-        probe = paths.builds(f"{_PROBE}{uuid.uuid4().hex}")
-        dataset.put(probe, b"")
-        stat = dataset.stat(probe)
-        dataset.delete(probe)
-    return time.time() if stat is None else stat.modified
 
 
 def checked_grace(grace: Any) -> float:

@@ -12,7 +12,8 @@ one result.
     <process> <token> <beat> <records done> <of all> <parts in work>
 
 Who holds a lease writes it again and again: each write is a beat. A lease is dead after :func:`expiry` seconds without
-a beat, by the clock of the process that watches it; at once if its holder ran on this host and has ended.
+a beat, by the clock of the process that watches it; at once if its holder ran on this host and has ended. Who only
+looks once compares its age, by the clock of the store: :func:`ages_of`.
 """
 
 from __future__ import annotations
@@ -22,14 +23,16 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal, Self
 
-from cachelayer.errors import StorageError
+from cachelayer.errors import InvalidArgumentError, StorageError
 from cachelayer.objects import paths
-from cachelayer.objects.store import Store
+from cachelayer.objects.local import storage_errors
+from cachelayer.objects.store import Stat, Store
 from cachelayer.support.arguments import seconds_of_environment
 from cachelayer.support.host import has_ended, is_running, process_name
 from cachelayer.support.logs import logger_of
@@ -41,6 +44,12 @@ CLAIM = "claim"
 """The lease of the process that builds a version while others wait, and the suffix of all other leases."""
 HOST = "host-"
 """The prefix of the lease of a host that builds a version together with others."""
+PROBE = ".clock-"
+"""The first letters of objects that are put to see the clock of a bucket."""
+Facts = Mapping[str, Stat | None]
+"""Facts about objects, as a list tells them, by the names of the objects; None about a folder."""
+Age = Callable[[str], float]
+"""Returns the seconds since an object was written, by its name relative to the dataset; infinite if it is not there."""
 State = Literal["running", "interrupted", "unknown"]
 EXPIRY = 30.0
 _BEATS_PER_EXPIRY = 6
@@ -294,9 +303,54 @@ def leases_in(folder: Store, names: Iterable[str] | None = None) -> dict[str, Le
     return {name: Lease.decoded(raw) for name, raw in raws.items() if raw is not None}
 
 
-def has_running_build(dataset: Store, age: Callable[[str], float], names: Iterable[str] | None = None) -> bool:
+def has_running_build(dataset: Store, age: Age, names: Iterable[str] | None = None) -> bool:
     """Return whether a version may be under construction, given the ages of objects, and perhaps the names of all."""
     if names is None:
         folders = map(paths.builds, dataset.names(paths.BUILDS))
         names = [f"{folder}/{name}" for folder in folders for name in dataset.names(folder)]
     return any(lease.state(age(name)) == "running" for name, lease in leases_in(dataset, names).items())
+
+
+def ages_of(dataset: Store, known: Facts, only_shown: bool = False) -> Age:
+    """Return the function of the ages of objects by the clock of the store; those that are known are not asked for."""
+    now = clock_of(dataset, only_shown=only_shown)
+
+    def age(name: str) -> float:
+        stat = known.get(name) or dataset.stat(name)
+        return math.inf if stat is None else now() - stat.modified
+
+    return age
+
+
+def clock_of(dataset: Store, *, only_shown: bool) -> Callable[[], float]:
+    """Return the function of the time when it is called first, by the clock of the store.
+
+    A time that is ``only_shown`` may be by the clock of this host, for a user who may not write to the store.
+    """
+
+    @cache
+    def now() -> float:
+        try:
+            return _time_of(dataset)
+        except (InvalidArgumentError, StorageError):
+            if not only_shown:
+                raise
+            return time.time()
+
+    return now
+
+
+def _time_of(dataset: Store) -> float:
+    """Return the time of the store, whose clock may differ from the clock of this host by hours."""
+    folder = dataset.local_path("")
+    if folder is not None:
+        with storage_errors("see the clock of", folder):
+            # The server of a network file system sets this time. It takes no room, so that a full disk has a clock.
+            os.utime(folder)
+        stat = dataset.stat("")
+    else:
+        probe = paths.builds(f"{PROBE}{uuid.uuid4().hex}")
+        dataset.put(probe, b"")
+        stat = dataset.stat(probe)
+        dataset.delete(probe)
+    return time.time() if stat is None else stat.modified
