@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from cachelayer.arrayrecord.local_shards import VERIFY, Verify
-from cachelayer.errors import InvalidArgumentError, InvalidNameError, InvalidTypeError
+from cachelayer.errors import DigestMismatchError, InvalidArgumentError, InvalidNameError, InvalidTypeError
 from cachelayer.objects import paths
 from cachelayer.objects.open_store import open_store
 from cachelayer.objects.store import Store
@@ -1037,10 +1037,16 @@ class Storage:
         damaged = self._catalog.resolve(self._catalog.parse(version, want="version"))
         source = None
         if isinstance(from_, DataRef) or (isinstance(from_, str) and names_version(from_)):
-            source = open(from_)._base.version
+            there = open(from_)
+            if there.digest != damaged.info.digest:
+                raise DigestMismatchError(
+                    f"{there!r} has other records than {damaged.name}, which has digest "
+                    f"sha256:{damaged.info.digest[:12]}: nothing is repaired"
+                )
+            source = there._base.version
         elif from_ is not None:
             source = _storage_at("from_", from_)._catalog.same_as(damaged)
-        return repair(damaged, source, self._catalog.copies, dry_run=is_dry, shows=shows)
+        return repair(damaged, None if is_dry else source, self._catalog.copies, shows)
 
     def diff(
         self,

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cachelayer.errors import AlreadyExistsError, CorruptionError, DigestMismatchError, VersionNotFoundError
+from cachelayer.errors import AlreadyExistsError, CorruptionError, VersionNotFoundError
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.store import Store
@@ -168,30 +168,20 @@ class RepairReport:
 
 
 def repair(
-    version: StoredVersion,
-    source: StoredVersion | None,
-    copies: CacheFolder | None = None,
-    *,
-    dry_run: bool = False,
-    shows: bool | None = None,
+    version: StoredVersion, source: StoredVersion | None, copies: CacheFolder | None = None, shows: bool | None = None
 ) -> RepairReport:
     """Find the missing or damaged objects of a version, put them again, and remove damaged local copies of its shards.
 
-    ``source`` is a version with the same records, of which a dry run needs none.
+    ``source`` is a version with the same records; None for a dry run.
     """
-    if source is not None and source.info.digest != version.info.digest:
-        raise DigestMismatchError(
-            f"{source.reference} has other records than {version.name}, which has digest "
-            f"sha256:{version.info.digest[:12]}: nothing is repaired"
-        )
-    local_copies = _damaged_copies(version, copies, removes=not dry_run)
+    local_copies = _damaged_copies(version, copies, removes=source is not None)
     leases = Leases(version.folder.folder(paths.builds(version.info.version)))
     with Progress(f"repair {version.name}", None, shows) as shown:
         damage = damaged_objects(version, shown)
         for each in damage:
             problem = f"{each.name} is {each.problem}"
             _log.warning("damage in %(version)s: %(problem)s", {"version": version.name, "problem": problem})
-        if not damage or source is None or dry_run:
+        if not damage or source is None:
             return RepairReport(version.name, tuple(damage), False, None, local_copies)
         # The lease shows gc that the repair is at work.
         with leases.hold():

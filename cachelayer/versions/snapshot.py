@@ -206,7 +206,7 @@ class Snapshot:
             return f"lost records to an erasure ({successor.reason})"
         if now is None:
             return "was deleted"
-        return "got other files with the same records" if now.digest == info.digest else "was replaced"
+        return "was repaired" if now.digest == info.digest else "was replaced"
 
     def successor(self, digest: str) -> Superseded | None:
         """Return the successor of a version from which records were erased, by its digest, or a prefix; or None."""
