@@ -152,6 +152,11 @@ class BuildPlan:
         return self.request.extension.puts_again(self.options.element_spec)
 
     @property
+    def keeps_parts(self) -> bool:
+        """True if the shards that are built need not leave this host: one, which is put again into other files."""
+        return self.is_put_again and not self.has_notes and isinstance(self.parts, Ranges) and self.parts.count == 1
+
+    @property
     def notes(self) -> Notes:
         """The notes of the builds with these facts."""
         times = self.recipe.identity.facts.get("files_modified")

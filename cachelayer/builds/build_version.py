@@ -174,9 +174,9 @@ def _build_in_turn(request: BuildRequest, plan: BuildPlan | None, *, waits: bool
 def _build_alone(plan: BuildPlan, head: Snapshot, progress: Progress) -> StoredVersion:
     """Build all of the version in this process and those that it starts, from a head of the log on, and publish it."""
     progress.total = plan.length
-    notes = plan.notes if plan.has_notes else None
-    working = _working(plan, head, progress, notes)
-    with working as target, ShardPipeline(target.for_parts(), plan.options, notes) as pipeline:
+    notes = plan.notes if plan.has_notes or (plan.is_put_again and not plan.keeps_parts) else None
+    noting = notes if plan.has_notes else None
+    with _working(plan, head, progress) as target, ShardPipeline(target.for_parts(), plan.options, noting) as pipeline:
         built, result = _write(plan, target, pipeline)
         return _publish(plan, built, result, target, notes)
 
@@ -203,7 +203,7 @@ def _build_together(plan: BuildPlan, hosts: Hosts) -> StoredVersion | None:
     with leases.hold(new_lease(hosts, notes.folder.name), progress) as lease:
         assert lease is not None  # noqa: S101 - nobody else has a lease of this name
         head = request.log.head()
-        working = _working(plan, head, progress, notes)
+        working = _working(plan, head, progress)
         with working as target, ShardPipeline(target.for_parts(), plan.options, notes) as pipeline:
             builder = PartBuilder(plan, target, pipeline)
             team = Team(plan, hosts, leases, lease, builder)
@@ -222,16 +222,14 @@ def _build_together(plan: BuildPlan, hosts: Hosts) -> StoredVersion | None:
 
 
 @contextmanager
-def _working(plan: BuildPlan, head: Snapshot, progress: Progress, notes: Notes | None) -> Iterator[ShardTarget]:
+def _working(plan: BuildPlan, head: Snapshot, progress: Progress) -> Iterator[ShardTarget]:
     """Yield the shard target of a build that began at a head of the log, and show its progress meanwhile."""
     log = plan.request.log
     _log.info(
         "%(version)s: building from a source of %(kind)s", {"version": plan.request.name, "kind": plan.source.kind}
     )
-    parts = None if notes is None else notes.shards_in
-    with shard_target(log.folder, plan.copies, head.generation, parts) as target, progress:
-        # Without notes, no other process looks for shards that are put again.
-        yield target.with_own_parts() if notes is None and plan.is_put_again else target
+    with shard_target(log.folder, plan.copies, head.generation, plan.notes.shards_in) as target, progress:
+        yield target.with_own_parts() if plan.keeps_parts else target
 
 
 def _shard_set(codec: Codec, result: PartResult) -> ShardSet:

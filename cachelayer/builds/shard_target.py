@@ -52,7 +52,7 @@ class ShardTarget:
     large to be put beside a manifest."""
 
     def with_own_parts(self) -> ShardTarget:
-        """Return the same destination with a folder for the parts that goes with the working folder."""
+        """Return the same destination, with the parts in the working folder."""
         return replace(self, parts=LocalStore(self.folder / "parts"))
 
     def for_parts(self) -> ShardTarget:

@@ -607,7 +607,7 @@ def test_a_column_file_is_copied_range_by_range(tmp_path: Path) -> None:
     assert storage.verify("d@v3").ok
 
 
-def test_what_is_built_in_one_part_is_read_from_a_bucket_once_and_put_once(gcs: Server) -> None:
+def test_columns_and_records_of_one_part_are_read_from_a_bucket_once_and_put_once(gcs: Server) -> None:
     with fault_proxy(gcs.endpoint) as proxy:
         storage = new_storage(gcs, proxy.endpoint)
         [shard] = storage.submit(elements(50), "d@v1")._base.version.manifest.shards
