@@ -139,12 +139,20 @@ class LengthColumn:
 
     def take(self, numbers: Ints) -> Ints:
         """Return the lengths of these records, all in [0, len)."""
+        begins, ends = self.bounds(numbers)
+        return ends - begins
+
+    def bounds(self, numbers: Ints) -> tuple[Ints, Ints]:
+        """Return the offsets of the concatenation at which these records, all in [0, len), begin and end."""
         _check("record", numbers, len(self))
-        out = np.empty(len(numbers), np.int64)
-        for part, rows, sums in self._by_part(self._records.searchsorted(numbers, side="right") - 1):
+        begins = np.empty(len(numbers), np.int64)
+        ends = np.empty(len(numbers), np.int64)
+        for part, rows, sums in self._by_part(self._records, numbers):
             within = numbers[rows] - self._records[part]
-            out[rows] = sums[within + 1] - sums[within]
-        return out
+            before = self._totals[part] - sums[0]
+            begins[rows] = sums[within] + before
+            ends[rows] = sums[within + 1] + before
+        return begins, ends
 
     def prefix(self, number: int) -> int:
         """Return the offset at which a record begins in the concatenation; for ``len``, its end."""
@@ -157,21 +165,18 @@ class LengthColumn:
         (sums,) = self._load([part])
         return before + int(sums[within] - sums[0])
 
-    def locate(self, offsets: Ints, extra: int = 0) -> tuple[Ints, Ints]:
-        """Return the record in which each offset of the concatenation lies, and the place of the value in that record.
+    def locate(self, offsets: Ints, extra: int = 0) -> Ints:
+        """Return the record in which each offset of the concatenation lies.
 
         Each record is taken to have ``extra`` values more, such as a separator.
         """
         _check("offset", offsets, self.total + len(self) * extra)
         numbers = np.empty(len(offsets), np.int64)
-        places = np.empty(len(offsets), np.int64)
         begins = self._totals + self._records * extra
-        for part, rows, sums in self._by_part(begins.searchsorted(offsets, side="right") - 1):
-            within = offsets[rows] - begins[part] + sums[0]
-            record = _bisect(sums, within, extra)
-            numbers[rows] = record + self._records[part]
-            places[rows] = within - sums[record] - record * extra
-        return numbers, places
+        for part, rows, sums in self._by_part(begins, offsets):
+            within = offsets[rows] - (begins[part] - sums[0])
+            numbers[rows] = _bisect(sums, within, extra) + self._records[part]
+        return numbers
 
     def values(self) -> NDArray[np.uint32]:
         out = np.concatenate([np.empty(0, LENGTH), *(piece.astype(LENGTH) for piece in self.pieces())])
@@ -215,16 +220,15 @@ class LengthColumn:
         are_few = len(self) <= _FEW_RECORDS and len(self._totals) <= _FEW_PARTS
         return LengthColumn.of_lengths(self.values()) if are_few else self
 
-    def _by_part(self, part_of: Ints) -> Iterator[tuple[int, Any, Ints]]:
-        """Yield each different part, the rows that lie in it, and the sums of the part."""
-        if not len(part_of):
+    def _by_part(self, splits: Ints, values: Ints) -> Iterator[tuple[int, Any, Ints]]:
+        """Yield each part that values lie in, by where parts begin, the rows of these values, and the sums of it."""
+        if not len(values):
             return
-        first = int(part_of[0])
-        if (part_of == first).all():
-            # So it is with lengths in memory, and for few records.
-            (sums,) = self._load([first])
-            yield first, slice(None), sums
+        if len(splits) == 2:
+            # So it is with lengths in memory.
+            yield 0, slice(None), *self._load([0])
             return
+        part_of = splits.searchsorted(values, side="right") - 1
         order = part_of.argsort(kind="stable")
         firsts = np.flatnonzero(np.diff(part_of[order], prepend=-1))
         parts = part_of[order[firsts]].tolist()
@@ -234,7 +238,9 @@ class LengthColumn:
 def _bisect(sums: Ints, offsets: Ints, extra: int) -> Ints:
     """Return the record in which each offset lies: the last ``i`` with ``sums[i] + i * extra <= offset``."""
     high: Ints = sums.searchsorted(offsets, side="right") - 1
-    low = np.zeros(len(offsets), np.int64) if extra else high
+    if not extra:
+        return high
+    low = np.zeros(len(offsets), np.int64)
     while (low < high).any():
         # The record is at most ``high``, so at most ``high * extra`` of the offset are extra values: a search without
         # them gives a lower bound. It is at least ``low``, which gives an upper bound in the same way. If records are

@@ -27,7 +27,7 @@ from cachelayer.errors import CorruptionError, ElementError, FormatError, Invali
 from cachelayer.records.layout import Layout, LeafPart, padded
 from cachelayer.records.leaf_codecs import FixedLeafCodec, leaf_codec_for
 from cachelayer.records.leaf_columns import Column, Columns, FlatRows, packed_bits, rows_with_nulls, unpacked_bits
-from cachelayer.records.spans import Records, Spans
+from cachelayer.records.spans import Records, Spans, lie_outside
 from cachelayer.records.stored_leaves import StoredLeaf
 from cachelayer.specs import dtypes
 from cachelayer.specs.dtypes import canonical_bytes
@@ -455,7 +455,7 @@ class Codec(PickledByFields):
         places = self._varying_places(records)
         begins = places.starts[:, part]
         lengths = places.nbytes[:, part] // dtype.itemsize
-        are_wrong = (starts < 0) | (counts < 0) | (counts > lengths) | (starts > lengths - counts)
+        are_wrong = lie_outside(starts, counts, lengths)
         if ends is not None:
             are_wrong |= ends & (starts + counts != lengths)
         if are_wrong.any():
@@ -491,8 +491,6 @@ class Codec(PickledByFields):
         lengths = records.lengths
         if self.name == PLAIN:
             return _VaryingPlaces(np.zeros((len(lengths), 1), np.int64), lengths.reshape(-1, 1))
-        if lengths.min(initial=layout.fixed_nbytes) < layout.fixed_nbytes:
-            raise _damaged(int(lengths.min()), layout.fixed_nbytes)
         nbytes = np.empty((len(lengths), 0), np.int64)
         if layout.varying_count:
             nbytes = records.take(layout.lengths_offset, 4 * layout.varying_count).view("<u4").astype(np.int64)

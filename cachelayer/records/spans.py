@@ -228,6 +228,7 @@ def names_of_rows(records: Records, rows: Ints | slice) -> NameOfRow:
 def lie_outside(starts: Ints | int, lengths: Ints | int, nbytes: Ints | int) -> NDArray[np.bool_]:
     """Return whether each range reaches outside of the ``nbytes`` bytes that there are.
 
-    Damaged files hold any numbers, so this compares without a sum that could overflow.
+    Damaged files hold any numbers, so this compares without a sum that could overflow. A range of more than ``nbytes``
+    bytes would have to begin before 0.
     """
-    return np.asarray((starts < 0) | (lengths < 0) | (lengths > nbytes) | (starts > nbytes - lengths))
+    return np.asarray(((starts | lengths) < 0) | (starts > nbytes - lengths))

@@ -167,9 +167,8 @@ class PackRows(DocumentRows):
         record, begin, count = (np.asarray(column[places], np.int64) for column in columns)
         ends = splits_of(count)
         offset = ends[:-1] - ends[splits[:-1]][row]
-        segment_ids = np.arange(splits[-1]) - splits[:-1][row] + 1
         # A piece that is shorter than the longest one was not cut at its end.
-        return Pieces(row, record, begin, count, offset, count < self.packing.max_length, segment_ids, cells=count)
+        return Pieces(row, record, begin, count, offset, count < self.packing.max_length, cells=count)
 
 
 def pack_rows(

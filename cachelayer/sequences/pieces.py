@@ -3,9 +3,9 @@
 ::
 
     documents   0: a b c    1: d    2: e f        row of 5 cells, with separators:   b c . d .
-    pieces      record   begin   count   offset   ends   segment   cells
-                0        1       2       0        True   1         3
-                1        0       1       3        True   2         2
+    pieces      record   begin   count   offset   ends   cells
+                0        1       2       0        True   3
+                1        0       1       3        True   2
 """
 
 from __future__ import annotations
@@ -37,8 +37,6 @@ class Pieces:
     """The cell of the row at which the piece begins."""
     ends: NDArray[np.bool_]
     """True if the document is known to end with the piece."""
-    segment_id: Ints
-    """The number of the document in the row, from 1."""
     cells: Ints
     """The number of cells of the piece: of its values, and of the separator after them if the row has it."""
 
@@ -85,12 +83,16 @@ class Pieces:
 
 
 def segments_of(pieces: Pieces, rows: int, length: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return the segment id of each cell and its position in its segment, ``[rows, length]``; 0 for padding."""
+    """Return the segment id of each cell and its position in its segment, ``[rows, length]``; 0 for padding.
+
+    The id of a segment is the number of its piece in the row, from 1.
+    """
     filled = np.bincount(pieces.row, pieces.cells, rows).astype(np.int64)
+    splits = splits_of(np.bincount(pieces.row, minlength=rows))
+    ids = np.arange(1, len(pieces.row) + 1, dtype=np.int32) - splits[pieces.row].astype(np.int32)
     # The padding of a row counts as one more segment after all others.
-    ends = np.cumsum(np.bincount(pieces.row, minlength=rows))
-    counts = np.insert(pieces.cells, ends, length - filled)
-    segments = np.repeat(np.insert(pieces.segment_id.astype(np.int32), ends, 0), counts).reshape(rows, length)
+    counts = np.insert(pieces.cells, splits[1:], length - filled)
+    segments = np.repeat(np.insert(ids, splits[1:], 0), counts).reshape(rows, length)
     flat = np.arange(rows * length, dtype=np.int32)
     flat -= np.repeat(splits_of(counts)[:-1].astype(np.int32), counts)
     is_filled = np.arange(length) < filled[:, None]

@@ -62,24 +62,23 @@ class Windowing:
         offsets = np.empty(2 * len(numbers), np.int64)
         offsets[::2] = begins
         offsets[1::2] = begins + filled - 1
-        ends_in, places = column.locate(offsets, self.extra)
-        first = ends_in[::2]
-        places = places[::2]
+        ends_in = column.locate(offsets, self.extra)
+        # Documents without values at the very beginning count as segments of the first window.
+        first = np.where(begins == 0, 0, ends_in[::2])
         counts = ends_in[1::2] - first + 1
         splits = splits_of(counts)
         row = np.repeat(np.arange(len(numbers)), counts)
         record = np.arange(splits[-1]) - (splits[:-1] - first)[row]
-        lengths = column.take(record)
-        # The cell of its window at which each document begins; negative for a first document that begins earlier.
-        ends = splits_of(lengths + self.extra)
-        at = ends[:-1] - (ends[splits[:-1]] + places)[row]
-        begin = np.maximum(-at, 0)
-        offset = np.maximum(at, 0)
-        count = np.minimum(lengths, filled[row] - at) - begin
-        cells = np.minimum(at + lengths + self.extra, filled[row]) - offset
-        # Documents without values at the very beginning count as segments of the first window.
-        segment_ids = record - np.where(begins == 0, 0, first)[row] + 1
-        return Pieces(row, record, begin, count, offset, begin + count == lengths, segment_ids, cells)
+        starts, ends = column.bounds(record)
+        # The cells of its window at which each document begins and ends, or would if the window were longer.
+        before = begins[row] - record * self.extra
+        starts -= before
+        ends -= before
+        begin = np.maximum(-starts, 0)
+        offset = np.maximum(starts, 0)
+        count = np.minimum(ends, filled[row]) - offset
+        cells = np.minimum(ends + self.extra, filled[row]) - offset if self.extra else count
+        return Pieces(row, record, begin, count, offset, ends <= filled[row], cells)
 
 
 @dataclass(frozen=True, eq=False)
