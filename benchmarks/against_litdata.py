@@ -1,12 +1,14 @@
-"""LitData beside cachelayer: JPEG files from S3, decoded and resized, in the first epoch and in the second.
+"""LitData and torchvision beside cachelayer: JPEG files, decoded and resized, in the first epoch and in the second.
 
 LitData published this for ImageNet on a large machine (https://lightning.ai/docs/litdata/benchmarks). Here are fewer
 files of that kind, from moto on the cores of what is measured: the same files, transform, batches, seed and number of
-workers on both sides. Each contender has a process of its own and an empty cache; they take turns. A third epoch of
-the first turn, which does not count, shows that each gives all files, whole.
+workers on both sides. torchvision's ImageFolder has them on the disk. Each contender has a process of its own and an
+empty cache; they take turns. Processor time is that of both epochs, of the process and its workers: what others do on
+the machine changes it least. A third epoch of the first turn, which does not count, shows that each gives all files,
+whole.
 
 Run: ``python benchmarks/against_litdata.py [--pictures N] [--rounds N]``, after ``pip install -e '.[s3,torch]' moto
-litdata==0.2.76 pillow``.
+litdata==0.2.76 pillow psutil torchvision``.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ from servers import new_bucket, s3_server
 
 BATCH, SIDE, WORKERS, SEED = 64, 224, 2, 1
 CHUNK = 16 << 20
+FILES = "PICTURES"
+"""The variable of the environment that has the folder of the files on the disk."""
 Epochs = Callable[[int], Iterable[Any]]
 Setup = Callable[[str, dict[str, str], str], Epochs]
 
@@ -73,6 +77,29 @@ def litdata(transform: Callable[[Any], Any], workers: int, collate: Any = None) 
     return setup
 
 
+def decoded_file(path: str) -> Any:
+    return decoded({"image": Path(path).read_bytes(), "label": 0})["image"]
+
+
+def collated(pairs: list[tuple[Any, int]]) -> dict[str, Any]:
+    import torch
+
+    pixels, labels = zip(*pairs, strict=True)
+    return {"image": torch.stack([torch.as_tensor(each) for each in pixels]), "label": torch.tensor(labels)}
+
+
+def folder(url: str, options: dict[str, str], cache: str) -> Epochs:  # noqa: ARG001
+    """torchvision's dataset of files on the disk."""
+    import torch
+    from torchvision.datasets import ImageFolder
+
+    torch.manual_seed(SEED)
+    dataset = ImageFolder(os.environ[FILES], loader=decoded_file)
+    options_of_loader = {"batch_size": BATCH, "num_workers": WORKERS, "persistent_workers": True}
+    loader = torch.utils.data.DataLoader(dataset, shuffle=True, collate_fn=collated, **options_of_loader)
+    return lambda _: loader
+
+
 def ours(way: str, shuffle: Any = True) -> Setup:
     """A shuffled stream of the files, or a loader that decodes them."""
 
@@ -96,6 +123,7 @@ def ours(way: str, shuffle: Any = True) -> Setup:
 
 CONTENDERS: dict[str, Setup] = {
     f"LitData, decoded in {WORKERS} workers": litdata(decoded, WORKERS),
+    f"ImageFolder of files on the disk, decoded by the same function in {WORKERS} workers": folder,
     f"cachelayer, decoded by the same function in {WORKERS} workers": ours("workers"),
     "cachelayer, decoded by `ref.decoded` in threads": ours("threads"),
     f"cachelayer in blocks, decoded by the same function in {WORKERS} workers": ours("workers", "blocks"),
@@ -114,6 +142,11 @@ def store(url: str, options: dict[str, str], pictures: int) -> None:
     import cachelayer
 
     elements = [{"image": file, "label": number} for number, file in enumerate(jpegs(pictures))]
+    for element in elements:
+        # One class a picture: so a label says which picture it is of.
+        path = Path(os.environ[FILES], f"{element['label']:07}", "picture.jpg")
+        path.parent.mkdir()
+        path.write_bytes(element["image"])
     storage = cachelayer.Storage(f"{url}/ours", storage_options=options, local_cache_bytes=0)
     storage.submit(elements, "files@v1", shard_bytes=CHUNK, progress=False)
     spec = {"image": cachelayer.ImageSpec(), "label": cachelayer.ArraySpec("int64")}
@@ -138,25 +171,35 @@ def contents(batches: Iterable[Any]) -> dict[int, int]:
     return found
 
 
+def processor_seconds() -> float:
+    """The processor time of this process and its workers, also those that ended."""
+    import psutil
+
+    me = psutil.Process()
+    return sum(sum(each.cpu_times()[:4]) for each in (me, *me.children(recursive=True)))
+
+
 def serve(name: str, url: str, options: dict[str, str], cache: str, check: bool) -> None:
     """Do two epochs, and print the pictures a second of each; then a third if what is in it is to be checked."""
     epochs = CONTENDERS[name](url, options, cache)
     rates = []
+    spent = processor_seconds()
     for epoch in range(2):
         started = time.perf_counter()
         count = sum(len(batch["label"]) if isinstance(batch, dict) else len(batch) for batch in epochs(epoch))
         rates.append(count / (time.perf_counter() - started))
+    rates.append(2 * count / (processor_seconds() - spent))
     checksum = zlib.crc32(repr(sorted(contents(epochs(2)).items())).encode()) if check else None
     print(json.dumps({"rates": rates, "count": count, "checksum": checksum}))
 
 
 def main(pictures: int, rounds: int) -> None:
     """Print the table."""
-    rates: dict[str, list[tuple[float, float]]] = {name: [] for name in CONTENDERS}
+    rates: dict[str, list[tuple[float, ...]]] = {name: [] for name in CONTENDERS}
     checksums: dict[bool, set[tuple[int, int]]] = {True: set(), False: set()}
-    with s3_server() as server:
+    with s3_server() as server, tempfile.TemporaryDirectory() as files:
         url, options = server.url(new_bucket(server)), json.dumps(server.storage_options())
-        environment = {**os.environ, "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
+        environment = {**os.environ, "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", FILES: files}
 
         def child(*arguments: str) -> str:
             command = [sys.executable, __file__, *arguments]
@@ -173,10 +216,10 @@ def main(pictures: int, rounds: int) -> None:
                 rates[name].append(tuple(report["rates"]))
     if any(len(found) != 1 for found in checksums.values()):
         raise ValueError(f"the contenders gave different pictures: {checksums}")
-    title = f"Pictures a second, medians of {rounds} rounds ({machine('litdata', 'torch')})"
+    title = f"Pictures a second, medians of {rounds} rounds ({machine('litdata', 'torch', 'torchvision')})"
     medians = {name: [median(epoch) for epoch in zip(*rounds_of, strict=True)] for name, rounds_of in rates.items()}
-    rows = [(name, f"{first:,.0f}", f"{second:,.0f}") for name, (first, second) in medians.items()]
-    print(table(title, ("contender", "first epoch", "second epoch"), rows))
+    rows = [(name, *(f"{rate:,.0f}" for rate in found)) for name, found in medians.items()]
+    print(table(title, ("contender", "first epoch", "second epoch", "both, a processor second"), rows))
 
 
 if __name__ == "__main__":
