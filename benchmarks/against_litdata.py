@@ -89,7 +89,7 @@ def collated(pairs: list[tuple[Any, int]]) -> dict[str, Any]:
 
 
 def folder(url: str, options: dict[str, str], cache: str) -> Epochs:  # noqa: ARG001
-    """torchvision's dataset of files on the disk."""
+    """An ImageFolder of files on the disk."""
     import torch
     from torchvision.datasets import ImageFolder
 

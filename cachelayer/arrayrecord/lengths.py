@@ -104,12 +104,16 @@ class LengthColumn:
         self._records = splits_of(records)
         self._totals = splits_of(totals)
         self._load = load
+        self.sums: Ints | None = None
+        """The running sums of all lengths, from 0; None unless they are in memory."""
 
     @classmethod
     def of_lengths(cls, lengths: NDArray[np.integer]) -> LengthColumn:
         """Return the column of lengths in memory."""
         sums = splits_of(lengths)
-        return cls(np.array([len(lengths)]), sums[-1:], lambda parts: [sums] * len(parts))
+        column = cls(np.array([len(lengths)]), sums[-1:], lambda parts: [sums] * len(parts))
+        column.sums = sums
+        return column
 
     @classmethod
     def joined(cls, columns: Sequence[LengthColumn]) -> LengthColumn:
@@ -226,7 +230,8 @@ class LengthColumn:
             return
         if len(splits) == 2:
             # So it is with lengths in memory.
-            yield 0, slice(None), *self._load([0])
+            (sums,) = self._load([0])
+            yield 0, slice(None), sums
             return
         part_of = splits.searchsorted(values, side="right") - 1
         order = part_of.argsort(kind="stable")

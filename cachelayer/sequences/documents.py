@@ -10,7 +10,7 @@ A document is the value of a leaf of varying length in a record. Rows are made i
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 from math import prod
@@ -23,6 +23,7 @@ from cachelayer.arrayrecord.lengths import LengthColumn
 from cachelayer.datasets.dataset import BaseDataset, LeafRead, Stored
 from cachelayer.datasets.dataset_view import DatasetView
 from cachelayer.datasets.origins import digests_of_rows, origins_of_rows
+from cachelayer.datasets.table import Table
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.protocols import Digests, Held, Info, Needed, Origins, Sources
 from cachelayer.sequences.pieces import Pieces, segments_of
@@ -93,6 +94,17 @@ class Documents:
     def columns(self) -> list[LengthColumn]:
         """The lengths of each leaf."""
         return [self.records.lengths(name) for name in self.names]
+
+    @cached_property
+    def element(self) -> Callable[[int], Any] | None:
+        """Returns the record of one document; None unless documents are all that it has, and it is read in no time."""
+        base = self.records.base
+        if not isinstance(base, Table) or not base.is_whole or not base.shards.reads_in_part:
+            return None
+        spec = base.element_spec
+        are_all = isinstance(spec, dict) and {*spec} == {*self.names} and not base.codec.schema.nullable_dicts
+        are_arrays = all(not dtypes.is_string(leaf.dtype) and not leaf.nullable for leaf in self._specs)
+        return self.records.element if are_all and are_arrays else None
 
     def check_lengths(self, numbers: Ints, lengths: Ints) -> None:
         """Raise unless all leaves of these records are as long as the first leaf."""

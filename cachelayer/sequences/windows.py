@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Literal
@@ -25,10 +27,13 @@ from cachelayer.sequences.token_fields import token_fields
 from cachelayer.specs.leaf_names import one_or_several
 from cachelayer.support.arguments import boolean, is_choice
 from cachelayer.support.locks import cached_property
-from cachelayer.support.memory import Ints, splits_of
+from cachelayer.support.memory import Ints, memory_of, splits_of
 
 _DOCUMENTS_TOGETHER = 4
 """A block has the windows of so many documents at least."""
+_FEW_DOCUMENTS = 24
+_FEW_VALUES = 1 << 15
+"""One window of so few documents, and of documents of so few values, is read by hand."""
 LastWindow = Literal["drop", "pad"]
 
 
@@ -144,6 +149,39 @@ class WindowRows(DocumentRows):
 
     def pieces(self, numbers: Ints) -> Pieces:
         return self.windowing.pieces(self._column, numbers)
+
+    @cached_property
+    def element(self) -> Callable[[int], Any]:
+        """Returns one window. What :meth:`batch` does for many is done by hand for few and short documents."""
+        in_general = super().element
+        sums = self._column.sums
+        read = self.documents.element
+        if sums is None or read is None or self.added or self.separator or self.fields:
+            return in_general
+        bounds = memory_of(sums)
+        leaves = dict(zip(self.documents.keys, self.documents.dtypes, strict=True))
+
+        def element(number: int) -> Any:
+            begin = number * self.windowing.stride
+            stop = begin + self.length
+            first = bisect_right(bounds, begin) - 1
+            last = bisect_left(bounds, stop)
+            if last - first > _FEW_DOCUMENTS or bounds[last] - bounds[first] > max(_FEW_VALUES, 2 * self.length):
+                return in_general(number)
+            rows = {key: np.empty(self.length, dtype) for key, dtype in leaves.items()}
+            for record in range(first, last):
+                at, end = bounds[record], bounds[record + 1]
+                if at == end:
+                    continue
+                document = read(record)
+                for key, row in rows.items():
+                    values = document[key]
+                    if len(values) != end - at:
+                        return in_general(number)
+                    row[max(at - begin, 0) : end - begin] = values[max(begin - at, 0) : stop - at]
+            return rows
+
+        return element
 
     def check(self, pieces: Pieces) -> None:
         if len(self.documents.names) > 1:

@@ -77,6 +77,27 @@ def test_windows_are_cut_from_the_concatenation(
         assert np.array_equal(row, rows[number])
 
 
+@pytest.mark.parametrize("names", [("tokens",), ("tokens", "weights")])
+def test_a_window_alone_is_that_of_a_batch(tmp_path: Path, names: tuple[str, ...]) -> None:
+    rng = np.random.default_rng(0)
+    lengths = [0, 0, *rng.integers(1, 30, 60), 0, 90_000, 5, *rng.integers(0, 3, 60), 0]
+    rows = [{name: rng.integers(0, 99, size).astype(np.int32) for name in names} for size in lengths]
+    storage = Storage(tmp_path)
+    ref = storage.submit(rows, "d@v1", element_spec=dict.fromkeys(names, ArraySpec(np.int32, (None,))))
+    erased = Storage(tmp_path / "erased")
+    erased.submit(rows, "d@v1", element_spec=dict.fromkeys(names, ArraySpec(np.int32, (None,))))
+    erased.erase("d@v1", records=[3, 60], reason="asked")
+    compressed = storage.rewrite("d@v1", new="zstd", compression="zstd")
+    for records in (ref, ref[::-1], ref.select([5, 5, 63, 2]), erased.fetch("d@v1"), compressed):
+        for length, stride in ((1, None), (7, 3), (200, None), (50_000, 9_999)):
+            view = records.windows(names, length, stride=stride)
+            view = pickle.loads(pickle.dumps(view))
+            for number in {0, len(view) - 1, *range(0, len(view), max(1, len(view) // 200))} if len(view) else ():
+                alone = view[number]
+                same(alone, {name: values[0] for name, values in view.read([number]).items()})
+                alone[names[0]][:] = 0
+
+
 @given(
     kinds,
     leaf_names,
