@@ -37,7 +37,7 @@ with packages_of("huggingface", "this needs Hugging Face datasets"):
     import datasets
     import pyarrow as pa
 
-    from cachelayer.adapters.sources.arrow_schema import decimal_digits, kept_fields
+    from cachelayer.adapters.sources.arrow_schema import kept_fields, schema_metadata
     from cachelayer.adapters.sources.arrow_source import (
         ArrowPart,
         columns_of,
@@ -107,7 +107,9 @@ def _source_of_dataset(dataset: datasets.Dataset, declared: Tree | None) -> Sour
 
 def _kept(features: Any, spec: Tree) -> dict[str, Any]:
     whole = datasets.Features(features)
-    return {METADATA: whole.to_dict(), **decimal_digits(whole.arrow_schema, spec)}
+    # Extension types of features are arrays of a known shape, which the element spec has.
+    fields = [field for field in whole.arrow_schema if not isinstance(field.type, pa.BaseExtensionType)]
+    return {METADATA: whole.to_dict(), **schema_metadata(pa.schema(fields), spec)}
 
 
 def _rows_of_dataset(dataset: datasets.Dataset, rows: slice | Sequence[int]) -> pa.RecordBatch:

@@ -10,6 +10,7 @@ from cachelayer.builds.parts import SourceParts
 from cachelayer.builds.source import Source, errors_named
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.protocols import T
+from cachelayer.specs.spec import DECIMAL_DIGITS
 from cachelayer.support.arguments import explains_options, integer
 
 _ONCE = ("builtins", "itertools", "_csv")
@@ -63,6 +64,19 @@ class _PartOpener:
         return _PartOpener, (self._sharded, self._open_part)
 
     def __call__(self, number: int) -> Source:
+        source = self._opened(number)
+        digits = source.metadata.get(DECIMAL_DIGITS)
+        if number and digits:
+            # Each part may be built by a process of its own, which does not know the others.
+            first = self._opened(0).metadata.get(DECIMAL_DIGITS)
+            if digits != first:
+                raise InvalidArgumentError(
+                    f"part {number} of {self._sharded.count}: its integers stand for decimals with {digits} digits "
+                    f"after the point, and those of part 0 with {first}: cast them to one type in the function"
+                )
+        return source
+
+    def _opened(self, number: int) -> Source:
         name = f"part {number} of {self._sharded.count}"
         with errors_named(f"{name}: the function failed"):
             returned = self._sharded.function(number, self._sharded.count)

@@ -25,6 +25,7 @@ from cachelayer.builds.source import (
 )
 from cachelayer.errors import ElementError, InvalidArgumentError
 from cachelayer.records.infer import approximate_nbytes
+from cachelayer.records.value_conversion import COLUMNS, has_columns
 from cachelayer.specs import tree
 from cachelayer.specs.spec import JsonSpec
 from cachelayer.specs.tree import Tree
@@ -103,6 +104,8 @@ def _one_by_one(batches: Iterator[RowBatch], record: int) -> Iterator[Batch]:
 
 
 def _row_count(path: str, leaf: Any) -> int:
+    if has_columns(leaf):
+        raise ElementError("arrays by the names of columns", f"a {type(leaf).__name__}", path=path, hint=COLUMNS)
     refuse_other_index(f"a column of a batch, {path}", leaf)
     if isinstance(leaf, Ragged) and len(leaf) and (row := wrong_row(leaf)) is not None:
         got = f"{leaf!r} with row splits {leaf.row_splits[row : row + 2]}"

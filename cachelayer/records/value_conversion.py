@@ -32,6 +32,7 @@ from cachelayer.specs.spec import (
     with_nullable_values,
 )
 from cachelayer.specs.values import BadValue, NoArray, Nullable, PictureFile, Ragged, Sparse, with_flat_values
+from cachelayer.support.arguments import has_other_index
 
 # Types are looked up by name, so that their modules need not be imported.
 _REMEDIES = {
@@ -46,6 +47,12 @@ _REMEDIES = {
     "Enum": "store its .value or its .name",
     "PurePath": "str() converts it to a str, read_bytes() reads the file",
 }
+
+COLUMNS = (
+    "frames and tables are sources: concatenate them, or pass cachelayer.sharded(function, count), each part of which "
+    "may be one; or give dicts, {name: frame[name].to_numpy() for name in frame}, with unbatch=True"
+)
+"""What to do with a frame or a table that came as an element, or as a batch."""
 
 
 def leaf_spec(value: Any) -> LeafSpec:
@@ -91,6 +98,12 @@ def as_leaf(value: Any) -> np.ndarray[Any, Any] | bytes | str:
         if array.dtype == object:
             raise InvalidTypeError(f"{value} does not fit into 64 bits")
         return array
+    if has_columns(value):
+        raise InvalidTypeError(f"a {type(value).__name__} would lose the names of its columns: {COLUMNS}")
+    if has_other_index(value):
+        raise InvalidTypeError(
+            f"a {type(value).__name__} would lose its index: to_dict() keeps it as names, to_numpy() drops it"
+        )
     if hasattr(value, "__array__") and not isinstance(value, NoArray):
         kind = getattr(value, "type", getattr(value, "dtype", None))
         if getattr(kind, "tz", getattr(kind, "time_zone", None)) is not None:
@@ -107,6 +120,11 @@ def as_leaf(value: Any) -> np.ndarray[Any, Any] | bytes | str:
     raise InvalidTypeError(
         f"a {type(value).__name__} is not an array, number, bytes, str or None: convert it{_remedy(value)}"
     )
+
+
+def has_columns(value: Any) -> bool:
+    """Return whether a value is a table or a frame, of Arrow, pandas or Polars, which is a source and no element."""
+    return hasattr(value, "columns") and hasattr(value, "__array__") and not isinstance(value, np.ndarray)
 
 
 def _as_array(value: Any) -> np.ndarray[Any, Any]:

@@ -102,13 +102,19 @@ def quantity(text: str, units: Mapping[str, float]) -> float:
     return float(match[1]) * units[match[2]]
 
 
-def refuse_other_index(title: str, values: Any) -> None:
-    """Raise if values have an index, as those of pandas have, that is not 0 to n - 1: they count by their places."""
+def has_other_index(values: Any) -> bool:
+    """Return whether values have an index, as those of pandas have, that is not 0 to n - 1."""
     if not hasattr(values, "iloc"):
-        return
+        return False
     index = values.index
     has_numbers = index.nlevels == 1 and index.name is None and index.dtype.kind in "iu"
-    if not has_numbers or not np.array_equal(np.asarray(index), np.arange(len(index))):
+    return not has_numbers or not np.array_equal(np.asarray(index), np.arange(len(index)))
+
+
+def refuse_other_index(title: str, values: Any) -> None:
+    """Raise if values have an index that is not 0 to n - 1: they count by their places."""
+    if has_other_index(values):
+        index = values.index
         raise InvalidArgumentError(
             f"{title}: the index {list(index.names)} of {index.dtype} is not 0 to {len(index) - 1}, and values "
             "count by their places: sort_index() if it has the numbers of all records; else reset_index() makes it a "

@@ -4,10 +4,12 @@ import datetime as dt
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
 
+import datasets
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -19,7 +21,7 @@ from polars.testing import assert_frame_equal as assert_polars_equal
 from values_across import Row, ValuesAcross, assert_same
 from values_table import BIG, NS
 
-from cachelayer import ArraySpec, ImageSpec, Storage, concat
+from cachelayer import ArraySpec, ImageSpec, Storage, concat, sharded
 from cachelayer.adapters.pandas import to_pandas
 from cachelayer.adapters.polars import to_polars
 from cachelayer.adapters.pyarrow import to_arrow
@@ -714,3 +716,60 @@ def test_values_in_another_order_than_the_records_are_refused(name: str, tmp_pat
 def test_numbers_of_records_may_have_any_index(storage: Storage) -> None:
     ref = storage.cache(pd.DataFrame({"x": [3, 4, 5]}), "numbers@v1")
     assert ref.select(pd.Series([2, 0], index=[7, 5])).read([0, 1])["x"].tolist() == [5, 3]
+
+
+FRAMES_OF_ELEMENTS: list[Callable[[], Any]] = [
+    lambda: pd.DataFrame({"a": [1, 2]}),
+    lambda: pl.DataFrame({"a": [1, 2]}),
+    lambda: pa.table({"a": [1, 2]}),
+    lambda: pa.table({"a": [1, 2]}).to_batches()[0],
+]
+
+
+@pytest.mark.parametrize("frame", FRAMES_OF_ELEMENTS, ids=["pandas", "polars", "table", "batch"])
+@pytest.mark.parametrize("declared", [False, True])
+@pytest.mark.parametrize("unbatch", [False, True])
+def test_a_frame_among_elements_never_loses_its_columns(
+    frame: Callable[[], Any], unbatch: bool, declared: bool, storage: Storage
+) -> None:
+    spec = ArraySpec("int64", (None, None)) if declared else None
+    for source in ([frame(), frame()], [{"x": frame()}]):
+        inner = {"x": spec} if spec and isinstance(source[0], dict) else spec
+        with pytest.raises(ElementError, match="sharded"):
+            storage.cache(source, "refused@v1", unbatch=unbatch, element_spec=inner)
+
+
+def test_rows_of_pandas_never_lose_the_names_of_their_values(storage: Storage) -> None:
+    frame = pd.DataFrame({"a": [1, 2], "b": [3, 4]})
+    with pytest.raises(ElementError, match="to_dict"):
+        storage.cache([row for _, row in frame.iterrows()], "refused@v1")
+    assert storage.cache([row.to_dict() for _, row in frame.iterrows()], "named_rows@v1")[1] == {"a": 2, "b": 4}
+    assert storage.cache([frame["a"], frame["b"]], "rows_of_pandas@v1")[1].tolist() == [3, 4]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_parts_whose_decimals_have_other_digits_are_refused_as_integers(workers: int, storage: Storage) -> None:
+    def part(number: int, _: int) -> Any:
+        return prices(number, 1 + number)
+
+    def prices(number: int, digits: int) -> Any:
+        return pa.table({"price": pa.array([Decimal("1.5") + number] * 2, pa.decimal128(9, digits))})
+
+    spec = {"price": ArraySpec("int64")}
+    with pytest.raises(InvalidArgumentError, match=r"part 1 of 2.*price"):
+        storage.cache(sharded(part, 2), "refused@v1", element_spec=spec, workers=workers)
+    assert storage.cache(sharded(part, 2), f"floats@v{workers}", workers=workers)[3] == {"price": 2.5}
+    alike = sharded(lambda number, _: prices(number, 1), 2)
+    assert storage.cache(alike, f"alike@v{workers}", element_spec=spec).read(slice(None))["price"].tolist() == [
+        15,
+        15,
+        25,
+        25,
+    ]
+
+
+def test_decimals_of_hugging_face_come_back_as_decimals(storage: Storage) -> None:
+    table = pa.table({"price": pa.array([Decimal("1.5"), None], pa.decimal128(9, 2)), "n": [1, 2]})
+    ref = storage.cache(datasets.Dataset(table), "prices@v1")
+    assert ref.read(slice(None))["price"].values[0] == 1.5
+    assert ref.to_arrow() == table
