@@ -229,6 +229,17 @@ def test_a_damaged_record_is_not_written_again(storage: Storage) -> None:
     assert "v3" not in storage.versions("d")
 
 
+def test_records_of_a_bucket_are_read_once_where_their_digest_tells_what_they_are(gcs: Server) -> None:
+    with fault_proxy(gcs.endpoint) as proxy:
+        remote = new_storage(gcs, proxy.endpoint)
+        [shard] = remote.submit(
+            [{"id": number, "text": "x" * number} for number in range(50)], "d@v1"
+        )._base.version.manifest.shards
+        proxy.forget()
+        remote.rewrite("d@v1", "again")
+        assert sum(exchange.path.endswith(shard.name) for exchange in proxy.exchanges()) <= 3
+
+
 def test_a_shuffle_from_store_to_store_warns_of_its_requests(gcs: Server, made: Path, expected: str) -> None:
     remote = new_storage(gcs)
     Storage(made).copy("d@v1", remote)
