@@ -30,7 +30,7 @@ PROBE = "cachelayer-probe"
 _PANELS = ("Build", "List", "Inspect", "Check", "Manage", "Help")
 _OUTPUT = (
     click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON document, for scripts."),
-    click.Option(["--quiet", "-q"], is_flag=True, help="Print problems alone; with --json, also the document."),
+    click.Option(["--quiet", "-q"], is_flag=True, help="Print errors and warnings alone, and the document of --json."),
     click.Option(["--traceback", "show_traceback"], is_flag=True, help="Show where an error was raised."),
 )
 
@@ -97,7 +97,8 @@ def command(
                 warnings.showwarning = lambda message, *_, **__: output.problem("warning", str(message))
                 try:
                     # Worker processes put the null device in the place of a stdout that is closed.
-                    with redirect_stdout(sys.stderr if as_json else sys.stdout):
+                    printed = sys.stderr if as_json else sys.stdout
+                    with redirect_stdout(io.StringIO() if quiet else printed):
                         result = function(**opened(parameters, arguments))
                 except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 - each kind has its code
                     if show_traceback:

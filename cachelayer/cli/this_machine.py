@@ -72,7 +72,8 @@ def doctor(probed: str | None, option: dict[str, Any]) -> Result:
     shown = facts([*versions.items(), ("records are copied by", copying)])
     if probed is None:
         return Result({"versions": versions, "is_compiled": IS_COMPILED}, shown)
-    click.echo(f"asking {without_credentials(probed)}, for {PATIENCE:g} s at most", err=True)
+    if not click.get_current_context().params["quiet"]:
+        click.echo(f"asking {without_credentials(probed)}, for {PATIENCE:g} s at most", err=True)
     url, problem, limit = _asked(probed, option)
     report = {"url": url, "problem": problem, "limit": limit}
     document = {"versions": versions, "is_compiled": IS_COMPILED, "storage": report}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import keyword
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any
@@ -14,7 +13,8 @@ from starlette.responses import Response
 from cachelayer.drawing.text import class_names, shown_path
 from cachelayer.page.render import page, query_integer, ref_of
 from cachelayer.specs import tree
-from cachelayer.specs.spec import ArraySpec, LeafSpec, describe_leaf
+from cachelayer.specs.leaf_names import in_condition
+from cachelayer.specs.spec import ArraySpec, describe_leaf
 from cachelayer.statistics import Statistics, survey
 from cachelayer.statistics.shown import Bar, Chart, leaf_charts, length_chart, missing
 from cachelayer.views.dataref import DataRef
@@ -65,16 +65,10 @@ def columns_of(ref: DataRef[Any], summary: Statistics | None, most: int) -> tupl
     names = class_names(ref.metadata)
     columns = []
     for (path, leaf), stats in zip(leaves, summary.leaves[:most], strict=True):
-        field = _in_condition(path, leaf)
+        is_single = path and isinstance(leaf, ArraySpec) and leaf.shape == ()
+        field = in_condition(shown_path(path)) if is_single else ""
         columns.append(FieldColumn(path, describe_leaf(leaf), leaf_charts(stats, field, names), missing(stats, field)))
     return columns, more
-
-
-def _in_condition(path: str, leaf: LeafSpec) -> str:
-    """Return a field as conditions name it, such as ``meta.lang``; an empty text if they cannot."""
-    steps = shown_path(path).split("/")
-    can_be_named = path and all(step.isidentifier() and not keyword.iskeyword(step) for step in steps)
-    return ".".join(steps) if can_be_named and isinstance(leaf, ArraySpec) and leaf.shape == () else ""
 
 
 def statistics(request: Request) -> Response:

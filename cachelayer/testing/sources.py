@@ -20,24 +20,16 @@ from cachelayer.specs import tree
 from cachelayer.specs.tree import Tree
 
 
-def _same(mine: Any, theirs: Any) -> bool:
-    """Return whether two leaves have the same values and types; None equals None."""
-    if mine is None or theirs is None:
-        return mine is theirs
-    if isinstance(theirs, (str, bytes)):
-        return type(mine) is type(theirs) and bool(mine == theirs)
-    if isinstance(theirs, Ragged):
-        parts = zip(_arrays_of(mine), _arrays_of(theirs), strict=False)
-        return len(_arrays_of(mine)) == len(_arrays_of(theirs)) and all(_same(left, right) for left, right in parts)
-    left = np.asarray(mine)
-    right = np.asarray(theirs)
-    if left.dtype != right.dtype or left.shape != right.shape:
-        return False
-    return bool(np.array_equal(left, right, equal_nan=left.dtype.kind in "fc"))
-
-
-def _arrays_of(value: Any) -> list[Any]:
-    return [value.flat_values, *value.nested_row_splits] if isinstance(value, Ragged) else []
+def _assert_same(mine: Any, theirs: Any, place: str) -> None:
+    """Raise unless two leaves have the same values and types."""
+    if theirs is None or isinstance(theirs, (str, bytes)):
+        assert (type(mine), mine) == (type(theirs), theirs), place
+    elif isinstance(theirs, Ragged):
+        for part, expected in zip(mine.nested_row_splits, theirs.nested_row_splits, strict=True):
+            np.testing.assert_array_equal(part, expected, place, strict=True)
+        np.testing.assert_array_equal(mine.flat_values, theirs.flat_values, place, strict=True)
+    else:
+        np.testing.assert_array_equal(mine, theirs, place, strict=True)
 
 
 def _assert_seeks(source: Source, spec: Tree | None = None) -> None:
@@ -115,7 +107,7 @@ class SourceTests:
             mine, theirs = tree.leaf_values(element), tree.leaf_values(self.element(number))
             assert [path for path, _ in mine] == [path for path, _ in theirs]
             for (path, value), (_, expected) in zip(mine, theirs, strict=True):
-                assert _same(value, expected), f"element {number}, leaf {path}: {value!r} instead of {expected!r}"
+                _assert_same(value, expected, f"element {number}, leaf {path}")
 
     def test_the_same_source_gives_the_same_digest(self, tmp_path: Path) -> None:
         digests = set()

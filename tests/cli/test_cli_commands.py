@@ -156,6 +156,7 @@ def test_quiet_commands_print_problems_alone(storage: cachelayer.Storage) -> Non
     assert invoke("verify", named, "--quiet").output == ""
     assert document("verify", named, "-q")["ok"] is True
     assert "v9" in refused("verify", f"{storage.url}/d@v9", "-q")
+    assert invoke("doctor", storage.url, "-q").output == ""
 
 
 @pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb"), ("TERM", "xterm")])

@@ -30,7 +30,7 @@ SPEC = {
     "same": cachelayer.ArraySpec(np.int16),
     "no name": cachelayer.ArraySpec(np.int16),
 }
-CHOSEN = {"code", "label", "score", "far", "flag", "text", "raw", "day", "time", "nested.small"}
+CHOSEN = {"code", "label", "score", "far", "flag", "text", "raw", "day", "time", "nested.small", "`no name`"}
 
 
 def row(number: int) -> dict[str, object]:
@@ -75,7 +75,9 @@ def test_each_bar_leads_to_so_many_records(client: Client, place: str) -> None:
     for link, count in [*bars, *numbers]:
         assert cards(client.shown(html.unescape(link)))[: int(count)]
         assert len(cards(client.shown(html.unescape(link)))) == int(count), link
-        fields.add(re.findall(r"[a-z]+(?:\.[a-z]+)?", parse_qs(urlsplit(html.unescape(link)).query)["where"][0])[0])
+        fields.add(
+            re.findall(r"`[^`]+`|[a-z]+(?:\.[a-z]+)?", parse_qs(urlsplit(html.unescape(link)).query)["where"][0])[0]
+        )
     assert CHOSEN - {"text"} <= fields | {"raw"}
 
 
