@@ -18,7 +18,7 @@ from threads_denied import no_threads
 import cachelayer
 from cachelayer import Storage
 from cachelayer.support.progress import Progress, Waiting, current, notice, tqdm_of_process
-from cachelayer.support.waits import wait_of
+from cachelayer.support.waits import Wait, wait_of
 
 QUICK = 0.02
 """Seconds between two signs of life."""
@@ -181,7 +181,7 @@ def test_a_wait_is_told_while_it_lasts_and_begins_anew_after_work() -> None:
     with Progress("rows@v1", None, enabled=False) as work:
         with waiting.wait_for("another host") as first:
             assert wait_of(work) is first
-            with work.waiting("the store") as within:
+            with Wait("the store", "builds", work) as within:
                 assert wait_of(work) is within
             assert wait_of(work) is first
         assert wait_of(work) is None

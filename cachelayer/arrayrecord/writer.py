@@ -53,24 +53,16 @@ class ShardWriter:
     ``ArrayRecordWriter`` holds the interpreter lock while it writes. If it had a thread, the source would only wait for
     the lock.
 
-    The index, and the lengths that the codec reads, are written when the shard is finished.
+    The index, and the lengths that the codec reads, are written beside the shard when it is finished.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        index_path: Path,
-        compression: Compression,
-        lengths_path: Path,
-        codec: Codec,
-    ) -> None:
+    def __init__(self, path: Path, compression: Compression, codec: Codec) -> None:
         from array_record.python.array_record_module import ArrayRecordWriter
 
         if compression.is_compressed:
             _refuse_after_fork(path)
         self.path = path
-        self.index_path = index_path
-        self._lengths_path = lengths_path
+        self.index_path = path.with_suffix(".index")
         self._codec = codec
         self._compression = compression
         self._leaf_lengths: list[NDArray[np.uint32]] = []
@@ -180,7 +172,7 @@ class ShardWriter:
         none = np.empty((0, len(self._codec.varying)), LENGTH)
         lengths = np.concatenate([none, *self._leaf_lengths])
         encoded, file = encode_lengths(lengths)
-        _write_durably(self._lengths_path, encoded)
+        _write_durably(self.path.with_suffix(".lengths"), encoded)
         return file, google_crc32c.value(encoded)
 
 

@@ -88,6 +88,14 @@ class BuildPlan:
     goes on after this one, or helps with it."""
     files: Sequence[FileFacts]
     """The listings of the files that the source reads, as they were when the plan was made."""
+    length: int | None
+    """The number of elements, if it is known."""
+    engine: Engine | None
+    """The engine that builds whole parts in other processes; None if this process writes all parts."""
+    notes: Notes
+    """The notes of the builds with these facts."""
+    has_notes: bool
+    """Whether finished parts are noted: with one part, there is nothing to go on after."""
     started: float = field(default_factory=time.monotonic)
     """When the plan was made, in seconds of the monotonic clock."""
 
@@ -95,7 +103,8 @@ class BuildPlan:
     def of(cls, request: BuildRequest) -> Self:
         """Decide how to build a requested version. If the user's source is a function, this calls it."""
         source, options = _source_and_options(request)
-        parts = divide(source, options)
+        length = options.expected(source.length)
+        parts = divide(source, options, length)
         files = source.files
         recipe = request.recipe.completed(source, files)
         base = request.extension.base
@@ -122,61 +131,46 @@ class BuildPlan:
         if not options.resume:
             # No other build has this value, so none goes on after this one.
             facts[NOT_RESUMABLE] = uuid.uuid4().hex
-        return cls(request, source, options, parts, recipe, json.loads(json.dumps(facts)), files)
-
-    @property
-    def length(self) -> int | None:
-        """The number of elements, if it is known."""
-        return self.options.expected(self.source.length)
-
-    @property
-    def is_divided(self) -> bool:
-        """True if several processes can build parts of the source."""
-        return not isinstance(self.parts, Whole)
-
-    @property
-    def has_notes(self) -> bool:
-        """True if finished parts are noted: with one part, there is nothing to go on after."""
-        return self.engine is not None or (self.options.resume and self.parts.count > 1)
+        facts = json.loads(json.dumps(facts))
+        engine = None if isinstance(parts, Whole) else _engine(source, options)
+        is_shared = options.resume and parts.count > 1
+        return cls(
+            request=request,
+            source=source,
+            options=options,
+            parts=parts,
+            recipe=recipe,
+            facts=facts,
+            files=files,
+            length=length,
+            engine=engine,
+            notes=Notes(
+                request.log.folder,
+                request.version,
+                facts,
+                recipe.identity.facts.get("files_modified"),
+                has_shards=request.extension.puts_again(spec),
+            ),
+            has_notes=is_shared or engine is not None or (options.hosts is not None and not isinstance(parts, Whole)),
+        )
 
     @property
     def copies(self) -> CacheFolder | None:
         """Keeps local copies of the shards that are built; None for none."""
         # Shards that are put again into other files are named by no version, so nobody would remove their copies when
         # records are erased.
-        return None if self.is_put_again else self.request.copies
+        return None if self.notes.has_shards else self.request.copies
 
-    @property
-    def is_put_again(self) -> bool:
-        """True if the records are put again into other files, so that no version names the shards that are built."""
-        return self.request.extension.puts_again(self.options.element_spec)
 
-    @property
-    def keeps_parts(self) -> bool:
-        """True if the shards that are built need not leave this host: one, which is put again into other files."""
-        return self.is_put_again and not self.has_notes and isinstance(self.parts, Ranges) and self.parts.count == 1
+def _engine(source: Source, options: BuildOptions) -> Engine | None:
+    """Return the engine that builds whole parts of a source; None for none.
 
-    @property
-    def notes(self) -> Notes:
-        """The notes of the builds with these facts."""
-        times = self.recipe.identity.facts.get("files_modified")
-        dataset = self.request.log.folder
-        return Notes(dataset, self.request.version, self.facts, times, has_shards=self.is_put_again)
-
-    @property
-    def engine(self) -> Engine | None:
-        """The engine that builds whole parts in other processes; None if this process writes all parts.
-
-        With ``workers=`` alone, worker processes build whole parts if the source says so. Else they make elements,
-        which this process writes: that divides versions of a single part too.
-        """
-        if not self.is_divided:
-            return None
-        if self.options.engine is not None:
-            return self.options.engine
-        if self.options.workers > 1 and self.source.workers_make == "parts":
-            return Processes(self.options.workers)
-        return None
+    With ``workers=`` alone, worker processes build whole parts if the source says so. Else they make elements, which
+    the process of the build writes: that divides versions of a single part too.
+    """
+    if options.engine is None and options.workers > 1 and source.workers_make == "parts":
+        return Processes(options.workers)
+    return options.engine
 
 
 def _source_and_options(request: BuildRequest) -> tuple[Source, BuildOptions]:

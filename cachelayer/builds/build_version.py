@@ -5,9 +5,9 @@
     BuildRequest   what the user asks for: source, name, recipe, options
        │ BuildPlan.of: opens the source, finds the spec, divides the source into parts
        v
-    Parts ──batches──> Encoder ──records──> ShardPipeline ──shards──> store           write_parts.py
+    Parts ──batches──> Encoder ──records──> ShardPipeline ──shards──> store           part_builds.py
        │                                          │
-       │ which parts: part_builds.py, hosts.py    └──a note of each finished part
+       │ which parts: hosts.py, if several build  └──a note of each finished part
        v
     manifest ──> entry of the log: the version exists                                _publish
 
@@ -35,15 +35,14 @@ from cachelayer.builds.build_plan import BuildPlan, BuildRequest
 from cachelayer.builds.extensions import AddedColumns
 from cachelayer.builds.hosts import Team, new_lease
 from cachelayer.builds.part_builds import PartBuilder, build_parts
-from cachelayer.builds.shard_pipeline import ShardPipeline
-from cachelayer.builds.shard_target import ShardTarget, shard_target
+from cachelayer.builds.parts import Whole
+from cachelayer.builds.shard_pipeline import ShardPipeline, shard_target
 from cachelayer.builds.source_files import refuse_changed
 from cachelayer.engines.engine import is_worker
 from cachelayer.errors import AlreadyExistsError, InvalidArgumentError, SourceError
 from cachelayer.objects import paths
 from cachelayer.provenance.environment import commit_of, environment, event, now
 from cachelayer.provenance.function_code import code_file
-from cachelayer.records.codec import Codec
 from cachelayer.support.counting import count
 from cachelayer.support.host import process_name
 from cachelayer.support.logs import logger_of
@@ -51,10 +50,9 @@ from cachelayer.support.progress import Progress, Waiting
 from cachelayer.support.user_warnings import warn
 from cachelayer.versions.derive import base_of
 from cachelayer.versions.lease import CLAIM, Leases, expiry
-from cachelayer.versions.notes import Notes, PartResult
+from cachelayer.versions.notes import PartResult
 from cachelayer.versions.publish import NewVersion, publish, refuse_if_taken, revoked_if_absent
 from cachelayer.versions.shard_set import ShardSet
-from cachelayer.versions.shard_table import ShardTable
 from cachelayer.versions.snapshot import Snapshot
 from cachelayer.versions.stored_version import StoredVersion
 
@@ -87,7 +85,7 @@ def build_once(
             return _build_in_turn(request, plan, waits=waits, is_new=is_new)
         # Every host opens the source, to see which parts there are.
         plan = BuildPlan.of(request) if plan is None else plan
-        if plan.is_divided:
+        if not isinstance(plan.parts, Whole):
             return _build_together(plan, hosts)
         warn(
             f"hosts: a source of {plan.source.kind} cannot be divided, so one host builds all of it: pass "
@@ -142,25 +140,24 @@ def _nested_build_error(version: str) -> InvalidArgumentError:
 def _build_in_turn(request: BuildRequest, plan: BuildPlan | None, *, waits: bool, is_new: bool) -> StoredVersion | None:
     """Build the version once no other process builds it; return None if another publishes it."""
     leases = Leases(request.log.folder.folder(paths.builds(request.version)))
-    waiting = Waiting(request.name, request.options.progress)
-    has_waited = False
+    waiting: Waiting | None = None
     while True:
         # Who waits reads, and writes nothing: hundreds may wait, and a bucket takes one write a second to one name.
         other = leases.holder(CLAIM)
-        if has_waited and request.is_published:
+        if waiting is not None and request.is_published:
             return None
         if other is None:
             progress = Progress(request.name, None, request.options.progress)
             with leases.hold(CLAIM, progress) as lease:
                 # Another process may have published it since this one has looked.
-                head = request.log.known() if is_new and not has_waited else request.log.head()
+                head = request.log.known() if is_new and waiting is None else request.log.head()
                 if request.is_published_in(head):
                     return None
                 if lease is not None:
                     return _build_alone(BuildPlan.of(request) if plan is None else plan, head, progress)
         if not waits:
             return None
-        has_waited = True
+        waiting = waiting or Waiting(request.name, request.options.progress)
         if other is not None:
             _refuse_to_await_parent(request.url, other.holder)
             holder = other.holder
@@ -174,39 +171,26 @@ def _build_in_turn(request: BuildRequest, plan: BuildPlan | None, *, waits: bool
 def _build_alone(plan: BuildPlan, head: Snapshot, progress: Progress) -> StoredVersion:
     """Build all of the version in this process and those that it starts, from a head of the log on, and publish it."""
     progress.total = plan.length
-    notes = plan.notes if plan.has_notes or (plan.is_put_again and not plan.keeps_parts) else None
-    noting = notes if plan.has_notes else None
-    with _working(plan, head, progress) as target, ShardPipeline(target.for_parts(), plan.options, noting) as pipeline:
-        built, result = _write(plan, target, pipeline)
-        return _publish(plan, built, result, target, notes)
-
-
-def _write(plan: BuildPlan, target: ShardTarget, pipeline: ShardPipeline) -> tuple[ShardSet, PartResult]:
-    """Write the records, or the columns, of a version, and return them with what is known of the elements."""
-    extension = plan.request.extension
-    if isinstance(extension, AddedColumns):
-        columns = extension.write_at_once(plan.source, plan.options, target)
-        if columns is not None:
-            return columns, PartResult()
-    builder = PartBuilder(plan, target, pipeline)
-    result = build_parts(plan, builder)
-    return _shard_set(builder.codec, result), result
+    with _working(plan, head, progress) as builder:
+        extension = plan.request.extension
+        if isinstance(extension, AddedColumns):
+            columns = extension.write_at_once(plan.source, plan.options, builder.target)
+            if columns is not None:
+                return _publish(builder, columns, PartResult())
+        result = build_parts(builder)
+        return _publish(builder, builder.shard_set(result), result)
 
 
 def _build_together(plan: BuildPlan, hosts: Hosts) -> StoredVersion | None:
     """Build the parts that no other host builds, and publish the version; return None if another host has."""
     request = plan.request
-    notes = plan.notes
-    notes.begin()
-    leases = Leases(notes.version_folder)
+    plan.notes.begin()
+    leases = Leases(plan.notes.version_folder)
     progress = Progress(f"{request.name} (host {hosts.index})", None, plan.options.progress)
-    with leases.hold(new_lease(hosts, notes.folder.name), progress) as lease:
+    with leases.hold(new_lease(hosts, plan.notes.folder.name), progress) as lease:
         assert lease is not None  # noqa: S101 - nobody else has a lease of this name
-        head = request.log.head()
-        working = _working(plan, head, progress)
-        with working as target, ShardPipeline(target.for_parts(), plan.options, notes) as pipeline:
-            builder = PartBuilder(plan, target, pipeline)
-            team = Team(plan, hosts, leases, lease, builder)
+        with _working(plan, request.log.head(), progress) as builder:
+            team = Team(hosts, leases, lease, builder)
             team.join()
             while team.build():
                 with team.publishing() as is_ours:
@@ -214,7 +198,7 @@ def _build_together(plan: BuildPlan, hosts: Hosts) -> StoredVersion | None:
                     if result is not None:
                         # A process that builds it by itself may be first.
                         with suppress(AlreadyExistsError):
-                            return _publish(plan, _shard_set(builder.codec, result), result, target, notes)
+                            return _publish(builder, builder.shard_set(result), result)
                         return None
                 if not is_ours:
                     team.wait("the host that publishes it")
@@ -222,24 +206,25 @@ def _build_together(plan: BuildPlan, hosts: Hosts) -> StoredVersion | None:
 
 
 @contextmanager
-def _working(plan: BuildPlan, head: Snapshot, progress: Progress) -> Iterator[ShardTarget]:
-    """Yield the shard target of a build that began at a head of the log, and show its progress meanwhile."""
-    log = plan.request.log
+def _working(plan: BuildPlan, head: Snapshot, progress: Progress) -> Iterator[PartBuilder]:
+    """Yield what builds parts, for a build that began at a head of the log, and show its progress meanwhile."""
     _log.info(
         "%(version)s: building from a source of %(kind)s", {"version": plan.request.name, "kind": plan.source.kind}
     )
-    with shard_target(log.folder, plan.copies, head.generation, plan.notes.shards_in) as target, progress:
-        yield target.with_own_parts() if plan.keeps_parts else target
+    notes = plan.notes if plan.has_notes else None
+    parts = None if notes is None else notes.shards_in
+    with shard_target(plan.notes.dataset, plan.copies, head.generation, parts) as target, progress:
+        if notes is None and plan.notes.has_shards:
+            # No other process looks for shards that are put again.
+            target = target.with_own_parts()
+        with ShardPipeline(target, target.parts, plan.options, notes) as pipeline:
+            yield PartBuilder(plan, target, pipeline)
 
 
-def _shard_set(codec: Codec, result: PartResult) -> ShardSet:
-    return ShardSet.of(codec.name, codec.schema.marked(result.nullable), ShardTable(result.shards))
-
-
-def _publish(
-    plan: BuildPlan, built: ShardSet, result: PartResult, target: ShardTarget, notes: Notes | None
-) -> StoredVersion:
+def _publish(builder: PartBuilder, built: ShardSet, result: PartResult) -> StoredVersion:
     """Publish what was built, and delete the notes, and shards beside them, if there are any."""
+    plan = builder.plan
+    target = builder.target
     request = plan.request
     extension = request.extension
     refuse_changed(plan.files, plan.source)
@@ -261,11 +246,11 @@ def _publish(
     except AlreadyExistsError:
         count(lost_races=1)
         _log.info("%(version)s: another process has published it", {"version": request.name})
-        if notes is not None:
-            notes.delete_all()
+        if plan.has_notes:
+            plan.notes.delete_all()
         raise
-    if notes is not None:
-        notes.delete_all()
+    if plan.has_notes:
+        plan.notes.delete_all()
     _log.info(
         "%(version)s: published %(records)d records in %(shards)d shards",
         {"version": request.name, "records": published.manifest.records, "shards": len(result.shards)},

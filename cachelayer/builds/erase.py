@@ -21,7 +21,7 @@ import numpy as np
 from cachelayer.arrayrecord import index
 from cachelayer.arrayrecord.compression import Compression
 from cachelayer.builds.extensions import column_rows, put_column_file
-from cachelayer.builds.shard_target import ShardTarget, shard_target
+from cachelayer.builds.shard_pipeline import ShardTarget, shard_target
 from cachelayer.errors import VersionNotFoundError
 from cachelayer.objects import paths
 from cachelayer.objects.store import Store
@@ -255,7 +255,7 @@ def write_anew(
                 records = checked.packed()
                 lengths = np.where(np.isin(numbers, rows), 0, records.lengths)
                 writer.write(Frames.of(Spans.in_buffer(records.buffer, records.starts, lengths)))
-        return target.put(writer)
+        return target.put(writer, target.dataset)
     except BaseException:
         writer.give_up()
         raise

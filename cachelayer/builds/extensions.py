@@ -29,8 +29,7 @@ from cachelayer.builds.batches import stacked_records
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.element_specs import check_fits
 from cachelayer.builds.encode import Encoder
-from cachelayer.builds.shard_pipeline import ShardPipeline
-from cachelayer.builds.shard_target import ShardTarget
+from cachelayer.builds.shard_pipeline import ShardPipeline, ShardTarget
 from cachelayer.builds.source import Source
 from cachelayer.errors import CorruptionError, ElementError, InvalidArgumentError, RefusedError, SourceError
 from cachelayer.records.codec import Codec, codec_for
@@ -205,7 +204,10 @@ class _AppendedFields:
 
     def _put_shards(self, codec: Codec, frames: Iterator[Frames]) -> ShardTable:
         """Write records as shards, put these, and return them."""
-        with Progress("", None, enabled=False), ShardPipeline(self.target, self.options) as pipeline:
+        with (
+            Progress("", None, enabled=False),
+            ShardPipeline(self.target, self.target.dataset, self.options) as pipeline,
+        ):
             pipeline.write_part(0, codec, frames, PartResult)
             return ShardTable(pipeline.finish()[0].shards)
 

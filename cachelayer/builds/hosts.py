@@ -21,7 +21,6 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from cachelayer.builds.build_options import Hosts
-from cachelayer.builds.build_plan import BuildPlan
 from cachelayer.builds.part_builds import PartBuilder, joined, say_what_is_finished
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.provenance.stored_values import Wording, differences
@@ -62,7 +61,8 @@ def helper_of(part: int, helpers: Sequence[int], hosts: int) -> int:
 class Team:
     """The hosts that build a version, as one of them sees it, which has a lease."""
 
-    def __init__(self, plan: BuildPlan, hosts: Hosts, leases: Leases, lease: HeldLease, builder: PartBuilder) -> None:
+    def __init__(self, hosts: Hosts, leases: Leases, lease: HeldLease, builder: PartBuilder) -> None:
+        plan = builder.plan
         self._plan = plan
         self._hosts = hosts
         self._count = plan.parts.count

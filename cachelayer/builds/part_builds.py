@@ -4,41 +4,127 @@
 
     note of a part       it is finished, and its shards are in the store
 
-    this process         PartBuilder.build    writes parts one after another, through one pipeline
-    an engine            PartBuilder.build    runs a PartTask on the number of each part
+    this process         PartBuilder.build    writes parts one after another, through one pipeline: write_parts
+    an engine            PartBuilder.build    runs a PartTask on the number of each part: write_parts
     one builder          build_parts          builds the parts without notes
     hosts together       hosts.py             each takes parts without notes, until all have some
 
 Only the note of a part counts: a process or a node may die after it has put the note, and an engine need not return
-results.
+results. All who build parts write them by one function::
+
+    part's batches ──Batch──> Encoder.encode ──Frames──> ShardPipeline.write_part ──> shards in the store, then a note
+
+The element spec must be known before the first record is encoded. The plan of a source that can be divided has it; for
+other sources it is inferred from the first elements. With ``workers``, other processes read and encode, and this one
+writes.
 """
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import Self
 
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.build_plan import NOT_RESUMABLE, BuildPlan
-from cachelayer.builds.parts import Parts, SourceParts
-from cachelayer.builds.shard_pipeline import ShardPipeline
-from cachelayer.builds.shard_target import ShardTarget, shard_target
-from cachelayer.builds.write_parts import write_parts
+from cachelayer.builds.element_specs import needs_elements, spec_of_batches
+from cachelayer.builds.encode import Encoder, RangeEncoder, encode_with_workers
+from cachelayer.builds.parts import Part, Parts, Ranges, SourceParts, Whole, part_in_errors
+from cachelayer.builds.shard_pipeline import ShardPipeline, ShardTarget, shard_target
 from cachelayer.engines import Engine
 from cachelayer.errors import InvalidTypeError, SourceError, StorageError
 from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.provenance.stored_values import differences
 from cachelayer.records.codec import Codec, codec_for
+from cachelayer.records.frames import Frames
 from cachelayer.support.logs import logger_of
 from cachelayer.support.progress import current, notice
 from cachelayer.support.user_warnings import warn
 from cachelayer.versions.notes import Notes, PartResult, read_part
 from cachelayer.versions.publish import refuse_if_collected, refuse_if_taken
+from cachelayer.versions.shard_set import ShardSet
+from cachelayer.versions.shard_table import ShardTable
 
 _log = logger_of("builds")
+
+
+def write_parts(parts: Parts, part_numbers: Iterable[int], pipeline: ShardPipeline, options: BuildOptions) -> Codec:
+    """Write parts of a source, in this order, and return the codec of their records.
+
+    A number is drawn when its part is about to be read.
+    """
+    codec = None if isinstance(parts, Whole) else codec_for(options.element_spec)
+    if (
+        codec is not None
+        and options.workers > 1
+        and isinstance(parts, Ranges)
+        and parts.source.workers_make == "elements"
+    ):
+        encoded = _encoded_by_workers(parts, part_numbers, codec, options)
+    else:
+        encoded = _encoded_here(parts, part_numbers, codec, options)
+    with closing(encoded) as encoded_parts:
+        for each in encoded_parts:
+            codec = each.encoder.codec
+            with part_in_errors(each.part):
+                pipeline.write_part(each.number, codec, each.frames, each.result)
+    assert codec is not None  # noqa: S101 - a whole source is one part
+    return codec
+
+
+@dataclass(frozen=True)
+class _EncodedPart:
+    """A part whose records are made while ``frames`` is iterated."""
+
+    number: int
+    part: Part
+    encoder: Encoder
+    frames: Iterator[Frames]
+
+    def result(self) -> PartResult:
+        """Return the result, once all records are made."""
+        result = self.encoder.result
+        if not self.part.name:
+            return result
+        left_out = tuple(f"{self.part.name}: {text}" for text in result.first_left_out)
+        reason = result.first_reason and f"{self.part.name}: {result.first_reason}"
+        return replace(result, first_left_out=left_out, first_reason=reason)
+
+
+def _encoded_here(
+    parts: Parts, part_numbers: Iterable[int], codec: Codec | None, options: BuildOptions
+) -> Generator[_EncodedPart, None, None]:
+    """Yield each part, whose records this process makes. Without a codec, the first elements decide it."""
+    for number in part_numbers:
+        part = parts.part(number)
+        batches = current().waiting_for("the source", part.source.batches(part.first, part.stop))
+        if codec is None:
+            spec = options.element_spec
+            if part.source.element_spec is None and needs_elements(spec, options):
+                spec, batches = spec_of_batches(batches, spec, as_json=part.source.as_json)
+            codec = codec_for(spec)
+        encoder = Encoder(codec, options.checks, part.first, part.source.place)
+        yield _EncodedPart(number, part, encoder, map(encoder.encode, batches))
+
+
+def _encoded_by_workers(
+    parts: Ranges, part_numbers: Iterable[int], codec: Codec, options: BuildOptions
+) -> Generator[_EncodedPart, None, None]:
+    """Yield each part, whose records worker processes make, some ranges of records at a time."""
+    encode = RangeEncoder(parts.source, codec, options.checks)
+    encoded = encode_with_workers(encode, options.workers, ((each, parts.range(each)) for each in part_numbers))
+    with closing(encoded):
+        waited = current().waiting_for("the worker processes", encoded)
+        for number, encoded_ranges in groupby(waited, itemgetter(0)):
+            part = parts.part(number)
+            encoder = Encoder(codec, options.checks, part.first, part.source.place)
+            frames = chain.from_iterable(encoder.take(encoded_range) for _, encoded_range in encoded_ranges)
+            yield _EncodedPart(number, part, encoder, frames)
 
 
 @dataclass(frozen=True)
@@ -76,7 +162,7 @@ class PartTask:
         try:
             with (
                 shard_target(self.notes.dataset, self.copies, self.generation, self.notes.shards_in) as target,
-                ShardPipeline(target.for_parts(), self.options, self.notes) as pipeline,
+                ShardPipeline(target, target.parts, self.options, self.notes) as pipeline,
             ):
                 write_parts(self.parts, [number], pipeline, self.options)
                 return BuiltPart(number, pipeline.finish()[number])
@@ -87,26 +173,28 @@ class PartTask:
         return self.parts.describe(number)
 
 
+@dataclass
 class PartBuilder:
     """Builds parts in this process, through one pipeline, or with the engine of the plan."""
 
-    def __init__(self, plan: BuildPlan, target: ShardTarget, pipeline: ShardPipeline) -> None:
-        self._plan = plan
-        self._target = target
-        self._pipeline = pipeline
-        self._codec: Codec | None = None
-
-    @property
-    def codec(self) -> Codec:
-        """The codec of all parts, once they are built."""
-        return self._codec or codec_for(self._plan.options.element_spec)
+    plan: BuildPlan
+    target: ShardTarget
+    pipeline: ShardPipeline
+    codec: Codec | None = None
+    """The codec of the parts that were built here last."""
 
     def build(self, part_numbers: Iterable[int]) -> dict[int, PartResult]:
         """Build parts, and return the results by number: those that an engine returns."""
-        if self._plan.engine is not None:
-            return _run_tasks(PartTask.of(self._plan, self._target), self._plan.engine, iter(part_numbers))
-        self._codec = write_parts(self._plan.parts, part_numbers, self._pipeline, self._plan.options)
-        return self._pipeline.finish()
+        plan = self.plan
+        if plan.engine is not None:
+            return _run_tasks(PartTask.of(plan, self.target), plan.engine, iter(part_numbers))
+        self.codec = write_parts(plan.parts, part_numbers, self.pipeline, plan.options)
+        return self.pipeline.finish()
+
+    def shard_set(self, result: PartResult) -> ShardSet:
+        """Return the shards of all parts, whoever has built these."""
+        codec = self.codec or codec_for(self.plan.options.element_spec)
+        return ShardSet.of(codec.name, codec.schema.marked(result.nullable), ShardTable(result.shards))
 
 
 def _run_tasks(task: PartTask, engine: Engine, part_numbers: Iterable[int]) -> dict[int, PartResult]:
@@ -126,8 +214,9 @@ def _run_tasks(task: PartTask, engine: Engine, part_numbers: Iterable[int]) -> d
     return built
 
 
-def build_parts(plan: BuildPlan, builder: PartBuilder) -> PartResult:
+def build_parts(builder: PartBuilder) -> PartResult:
     """Build the parts that no interrupted build has finished, and return the result of all parts together."""
+    plan = builder.plan
     parts = plan.parts
     finished = _finished_before(plan) if plan.options.resume and plan.has_notes else {}
     current().parts(len(finished), parts.count)

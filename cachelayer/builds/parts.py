@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from cachelayer.builds.batches import Batch, stacked_records
 from cachelayer.builds.build_options import RECORD_OVERHEAD, BuildOptions
@@ -48,9 +48,6 @@ class Part:
     stop: int | None = None
     name: str = ""
     """What errors call the part; "" if record numbers, which count from the first part on, tell enough."""
-
-    def batches(self) -> Iterator[Batch]:
-        return self.source.batches(self.first, self.stop)
 
 
 @contextmanager
@@ -149,13 +146,8 @@ class Whole:
     stop: int | None
     """How many elements are taken from the source; None for all."""
 
-    @property
-    def count(self) -> int:
-        return 1
-
-    @property
-    def plan(self) -> None:
-        return None
+    count: ClassVar[int] = 1
+    plan: ClassVar[None] = None
 
     def describe(self, _: int) -> str:
         return f"all elements of a source of {self.source.kind}"
@@ -285,15 +277,14 @@ def compared_records(parts: Ranges | SourceParts, spec: Tree) -> dict[str, str]:
     return {name: each.pop() for name, each in hashes.items()}
 
 
-def divide(source: Source, options: BuildOptions) -> Parts:
-    """Return the parts of a source."""
+def divide(source: Source, options: BuildOptions, length: int | None) -> Parts:
+    """Return the parts of a source, of which ``length`` elements are taken if that is known."""
     if source.parts is not None and options.max_records is None:
         return source.parts
     if source.kind == "sharded":
         raise InvalidArgumentError(
             "max_records: it is unknown which records of a source in parts come first: limit them in the function"
         )
-    length = options.expected(source.length)
     # A source of length 0 is read whole too: it may have more elements than it says.
     if source.starts is not None and length:
         return in_ranges(source, length, options)

@@ -23,7 +23,7 @@ from cachelayer.cli.options import opened, parameters_of
 from cachelayer.cli.output import Result
 from cachelayer.errors import CacheLayerError, CacheLayerWarning
 from cachelayer.support.logs import logging_to
-from cachelayer.support.progress import harmless
+from cachelayer.support.progress import HARMLESS
 
 PROBE = "cachelayer-probe"
 """The name of the thread of ``doctor`` that probes a storage."""
@@ -153,7 +153,7 @@ def main() -> None:
         if end.code == ExitCode.INTERRUPTED or is_asking:
             # Threads that wait for the network would hold the process until their requests end.
             for stream in (sys.stdout, sys.stderr):
-                with harmless():
+                with HARMLESS:
                     stream.flush()
             os._exit(int(end.code or 0))
         raise

@@ -19,7 +19,7 @@ import click
 from cachelayer.cli.exit_codes import ExitCode
 from cachelayer.drawing.text import counted, duration
 from cachelayer.support.json_values import flattened
-from cachelayer.support.progress import harmless, size
+from cachelayer.support.progress import HARMLESS, size
 from cachelayer.versions.snapshot import VersionInfo
 from cachelayer.views.dataref import DataRef
 
@@ -80,7 +80,7 @@ def _plain(value: Any) -> Any:
 def problem(kind: str, text: str) -> None:
     """Print a line on stderr: ``error: ...`` or ``warning: ...``. If stderr is closed or full, print nothing."""
     if sys.stderr is not None:
-        with harmless():
+        with HARMLESS:
             click.secho(_printable(f"{kind}: {text}"), fg="red" if kind == "error" else "yellow", err=True)
 
 

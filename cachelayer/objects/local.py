@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
-from functools import cache, partial
+from functools import cache, partial, wraps
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import BinaryIO, ParamSpec, Self
 
 import google_crc32c
 import numpy as np
@@ -30,6 +30,7 @@ from cachelayer.support.temporary_files import open_regular, sync_path
 from cachelayer.support.user_warnings import warn
 
 _log = logger_of("stores")
+P = ParamSpec("P")
 LOCAL_SCHEMES = frozenset({"file", "local"})
 """The schemes of URLs that are paths of this machine."""
 _READ_NBYTES = 8 * 1024 * 1024
@@ -63,6 +64,24 @@ def located(path: str | os.PathLike[str]) -> str:
     # Unlike pathlib, this keeps a pattern, and never raises.
     text = os.path.expanduser(text).removeprefix("./")  # noqa: PTH111
     return text if text.startswith("/") else f"{Path.cwd()}/{text}"
+
+
+def _again_if_deleted(write: Callable[P, T]) -> Callable[P, T]:
+    """Write, and once more if the temporary file or its folder was deleted before the file got its name.
+
+    A garbage collection without a grace deletes such files, and who publishes a version the folder of its builds.
+    """
+
+    @wraps(write)
+    def write_again(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return write(*args, **kwargs)
+        except StorageError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+            return write(*args, **kwargs)
+
+    return write_again
 
 
 class LocalStore:
@@ -103,9 +122,8 @@ class LocalStore:
 
     def read(self, name: str) -> bytes | None:
         path = self.local_path(name)
-        absent = suppress(FileNotFoundError, NotADirectoryError)
         try:
-            with storage_errors("read", path), absent, _logged("read", path), open_file(path) as file:
+            with _request("read", path), suppress(FileNotFoundError, NotADirectoryError), open_file(path) as file:
                 return file.read()
         except MemoryError:
             nbytes = path.stat().st_size
@@ -114,33 +132,29 @@ class LocalStore:
 
     def stat(self, name: str) -> Stat | None:
         path = self.local_path(name)
-        with storage_errors("read", path), suppress(FileNotFoundError, NotADirectoryError):
+        try:
             status = path.stat()
-            return Stat(status.st_size, status.st_mtime)
-        return None
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise storage_error("read", path, error) from error
+        return Stat(status.st_size, status.st_mtime)
 
+    @_again_if_deleted
     def put(self, name: str, data: bytes) -> None:
-        def write() -> None:
-            with self._durable(name, data) as temporary:
-                temporary.replace(self.local_path(name))
+        with self._durable(name, data) as temporary:
+            temporary.replace(self.local_path(name))
 
-        _again_if_deleted(write)
-
+    @_again_if_deleted
     def put_file(self, path: Path, blob: Blob) -> None:
         target = self.local_path(blob.name)
+        folder = self._make_folder(parent_of(blob.name))
+        with _request("write", target):
+            path.replace(target)
+            sync_path(folder)
 
-        def move() -> None:
-            folder = self._make_folder(parent_of(blob.name))
-            with storage_errors("write", target), _logged("write", target):
-                path.replace(target)
-                sync_path(folder)
-
-        _again_if_deleted(move)
-
+    @_again_if_deleted
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        return _again_if_deleted(lambda: self._put_if_absent(name, data))
-
-    def _put_if_absent(self, name: str, data: bytes) -> bool:
         try:
             with self._durable(name, data) as temporary, suppress(FileExistsError):
                 _link(temporary, self.local_path(name))
@@ -161,7 +175,7 @@ class LocalStore:
         target = self.local_path(name)
         temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}{_TEMPORARY_SUFFIX}")
         try:
-            with storage_errors("write", target), _logged("write", target):
+            with _request("write", target):
                 self._make_folder(parent_of(name))
                 with temporary.open("xb") as file:
                     _warn_if_shut(target.parent, os.fstat(file.fileno()).st_mode)
@@ -180,8 +194,7 @@ class LocalStore:
             raise wrong_size(self.local_path(name), None if facts is None else facts.nbytes, nbytes)
         with storage_errors("read", self.local_path(name)):
             opened = open_file(self.local_path(name))
-        logged = _logged("copy", self.local_path(name))
-        with opened as source, storage_errors("write", path), logged:
+        with opened as source, _request("write", path):
             return write_in_place(path, _bodies(source))
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[Buffer]:
@@ -191,11 +204,10 @@ class LocalStore:
         if start == stop:
             return b""
         path = self.local_path(name)
-        logged = _logged(f"read bytes {start} to {stop} of", path)
         absent = suppress(FileNotFoundError, NotADirectoryError)
         body = b""
         size = None
-        with storage_errors("read", path), absent, logged, open_file(path) as file:
+        with _request(f"read bytes {start} to {stop} of", path), absent, open_file(path) as file:
             size = os.fstat(file.fileno()).st_size
             file.seek(start)
             # Look at the end first: read() would allocate memory for bytes that the file does not have.
@@ -238,14 +250,14 @@ class LocalStore:
 
     def delete(self, name: str) -> None:
         path = self.local_path(name)
-        with storage_errors("delete", path), _logged("delete", path), suppress(NotADirectoryError):
+        with _request("delete", path), suppress(NotADirectoryError):
             path.unlink(missing_ok=True)
 
     def delete_folder(self, folder: str) -> None:
         import shutil
 
         path = self.local_path(folder)
-        with storage_errors("delete", path), _logged("delete all of", path):
+        with _request("delete all of", path):
             while path.exists():
                 try:
                     shutil.rmtree(self.local_path(folder))
@@ -317,19 +329,6 @@ def open_file(path: Path) -> BinaryIO:
     return os.fdopen(open_regular(path, os.O_NOFOLLOW), "rb")
 
 
-def _again_if_deleted(write: Callable[[], T]) -> T:
-    """Write, and once more if the temporary file or its folder was deleted before the file got its name.
-
-    A garbage collection without a grace deletes such files, and who publishes a version the folder of its builds.
-    """
-    try:
-        return write()
-    except StorageError as error:
-        if not isinstance(error.__cause__, FileNotFoundError):
-            raise
-        return write()
-
-
 def wrong_size(place: str | Path, nbytes: int | None, expected: int) -> CorruptionError:
     """Return the error for an object that is not there, or has another size, in bytes, than expected."""
     state = "there is no such object" if nbytes is None else f"it has {nbytes} bytes"
@@ -337,11 +336,15 @@ def wrong_size(place: str | Path, nbytes: int | None, expected: int) -> Corrupti
 
 
 @contextmanager
-def _logged(what: str, path: Path) -> Iterator[None]:
-    """Log an operation on a file, and how long it took."""
+def _request(what: str, path: Path) -> Iterator[None]:
+    """Log an operation on a file, and how long it took; turn errors of the operating system into StorageError."""
     begin = time.perf_counter()
     try:
         yield
+    except CacheLayerError:
+        raise
+    except OSError as error:
+        raise storage_error(what, path, error) from error
     finally:
         if _log.isEnabledFor(logging.DEBUG):
             _log.debug(

@@ -47,28 +47,15 @@ def process_name(pid: int | None = None) -> str:
     return f"{_host()}-{os.getpid() if pid is None else pid}"
 
 
-def has_ended(process: str) -> bool:
-    """Return whether a process of this host has ended; False for a process of another host."""
-    return _is_here(process) and not is_running(process)
-
-
-def is_running(process: str) -> bool:
-    """Return whether a process runs on this host."""
-    if not _is_here(process):
-        return False
+def is_running(process: str) -> bool | None:
+    """Return whether a process of this host runs; None for a process of another host."""
+    host, _, number = process.rpartition("-")
+    if host != _host() or not (number.isascii() and number.isdigit()):
+        return None
     # A process of another user runs too.
     with suppress(PermissionError, OverflowError):
         try:
-            os.kill(int(process.rpartition("-")[2]), 0)
+            os.kill(int(number), 0)
         except ProcessLookupError:
             return False
     return True
-
-
-def _is_here(process: str) -> bool:
-    host, _, number = process.rpartition("-")
-    return host == _host() and _is_number(number)
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit()

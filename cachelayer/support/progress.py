@@ -24,6 +24,8 @@ from cachelayer.support.waits import Wait, stall_seconds, wait_of
 
 _log = logger_of("builds")
 _LOOKS_PER_STALL = 4
+HARMLESS = suppress(Exception)
+"""A context that ignores every error of stderr, which may be closed, full, or an object of the user."""
 R = TypeVar("R")
 
 
@@ -85,16 +87,12 @@ class Progress:
         if self._thread is None and self._token is not None:
             self._start_thread()
         while True:
-            with self.waiting(who):
+            with Wait(who, "builds", self):
                 try:
                     item = next(items)
                 except StopIteration:
                     return
             yield item
-
-    def waiting(self, who: str) -> Wait:
-        """Return the wait of the work for ``who``, which is shown meanwhile."""
-        return Wait(who, "builds", self)
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -115,7 +113,7 @@ class Progress:
         self._began = self._moved = time.monotonic()
         if self._enabled is False or sys.stderr is None:
             return self
-        with harmless():
+        with HARMLESS:
             in_notebook = "ipykernel" in sys.modules
             if in_notebook or sys.stderr.isatty():
                 # tqdm draws nothing in a terminal that reports no size, such as those of containers and CI.
@@ -149,7 +147,7 @@ class Progress:
             self._thread.join()
         if self._bar is not None or self._has_line:
             self._show("done" if kind is None else "stopped")
-        with harmless():
+        with HARMLESS:
             if self._bar is not None:
                 self._bar.close()
 
@@ -188,7 +186,7 @@ class Progress:
             reason = "" if wait is None else f": waiting for {wait}"
             notes.append(f"nothing for {quiet:.0f} s{reason}")
         text = ", ".join(filter(None, notes))
-        with harmless():
+        with HARMLESS:
             if self._bar is None:
                 self._write(_meter(done, self.total, seconds, self._unit, self._skipped, text))
             else:
@@ -267,7 +265,7 @@ def notice(text: str, enabled: bool | None) -> None:
     """Write a line on stderr, unless ``enabled`` is False."""
     if enabled is False or sys.stderr is None:
         return
-    with harmless():
+    with HARMLESS:
         if "tqdm" not in sys.modules:
             # One call: other processes may write to the same log.
             sys.stderr.write(f"{text}\n")
@@ -294,8 +292,3 @@ def tqdm_of_process() -> Any:
     renew_lock()
     os.register_at_fork(after_in_child=renew_lock)
     return Bar
-
-
-def harmless() -> suppress:
-    """Return a context that ignores every error of stderr, which may be closed, full, or an object of the user."""
-    return suppress(Exception)

@@ -28,9 +28,6 @@ def start(thread: threading.Thread, purpose: str) -> None:
 class Pool(ThreadPoolExecutor):
     """A pool of threads that raises StorageError if the system refuses a thread."""
 
-    def __init__(self, threads: int, name: str) -> None:
-        super().__init__(threads, name)
-
     def submit(self, task: Callable[P, T], /, *args: P.args, **named: P.kwargs) -> Future[T]:
         try:
             return super().submit(task, *args, **named)

@@ -63,13 +63,16 @@ def left_over_folders(parent: Path, now: float = -math.inf) -> list[Path]:
 
     ``now`` is by the clock of the disk; by default no folder of another host is old enough.
     """
-    from cachelayer.support.host import has_ended, is_running
+    from cachelayer.support.host import is_running
 
     folders = []
     with suppress(OSError):
         for folder in sorted(parent.glob(f"{_PREFIX}*")):
             maker = folder.name.removeprefix(_PREFIX).partition("-")[2]
-            if has_ended(maker) or (not is_running(maker) and now - _last_change(folder) >= _ABANDONED_SECONDS):
+            is_in_use = is_running(maker)
+            if is_in_use is None:
+                is_in_use = now - _last_change(folder) < _ABANDONED_SECONDS
+            if not is_in_use:
                 folders.append(folder)
     return folders
 

@@ -34,7 +34,7 @@ from cachelayer.objects import paths
 from cachelayer.objects.local import storage_errors
 from cachelayer.objects.store import Stat, Store
 from cachelayer.support.arguments import seconds_of_environment
-from cachelayer.support.host import has_ended, is_running, process_name
+from cachelayer.support.host import is_running, process_name
 from cachelayer.support.logs import logger_of
 from cachelayer.support.progress import Progress
 from cachelayer.support.system_threads import Pool, start
@@ -104,7 +104,7 @@ class Lease:
     @property
     def is_over(self) -> bool:
         """Whether the holder ran on this host and has ended, or is this process and let go."""
-        return has_ended(self.holder) if self.holder != process_name() else self.token not in _held
+        return is_running(self.holder) is False if self.holder != process_name() else self.token not in _held
 
     def state(self, idle: float) -> State:
         """Return the state of the work, given the seconds since the last beat by the clock of the store."""

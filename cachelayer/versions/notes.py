@@ -102,6 +102,7 @@ class Notes:
         self.version_folder = dataset.folder(paths.builds(version))
         self.plan_hash = hashlib.sha256(canonical_json(plan)).hexdigest()
         self.folder = self.version_folder.folder(self.plan_hash[:32])
+        self.has_shards = has_shards
         self.shards_in = self.folder if has_shards else dataset
 
     def begin(self) -> None:

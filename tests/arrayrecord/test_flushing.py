@@ -86,13 +86,7 @@ def test_a_shard_that_cannot_be_closed_leaves_no_thread_that_flushes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shard_writer, "_SYNCED_NBYTES", 1)
-    writer = ShardWriter(
-        tmp_path / "shard",
-        tmp_path / "index",
-        Compression(),
-        tmp_path / "lengths",
-        codec_for(ArraySpec("uint8", (1000,))),
-    )
+    writer = ShardWriter(tmp_path / "shard", Compression(), codec_for(ArraySpec("uint8", (1000,))))
     writer.write(Frames.of(Spans.of_bytes([bytes(1000)])))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))

@@ -13,7 +13,7 @@ from cachelayer.arrayrecord.lengths import LengthsFile
 from cachelayer.arrayrecord.local_shards import LocalShards, ShardFiles
 from cachelayer.arrayrecord.mapping import MappedFile
 from cachelayer.builds.erase import write_anew
-from cachelayer.builds.shard_target import shard_target
+from cachelayer.builds.shard_pipeline import shard_target
 from cachelayer.objects import paths
 from cachelayer.versions.shard_table import ShardFile
 from cachelayer.versions.stored_version import StoredVersion
