@@ -12,8 +12,8 @@ import numpy as np
 
 from cachelayer.adapters.sources.files import File, Folder, Options, is_hidden, reading
 from cachelayer.builds.batches import BATCH_NBYTES, Batch, ElementBatch
-from cachelayer.builds.source import Source
-from cachelayer.builds.source_files import FileFacts, FileSource
+from cachelayer.builds.source import FileFacts, Source
+from cachelayer.builds.source_files import FileSource
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.objects.local import located
 from cachelayer.specs.spec import ArraySpec, AudioSpec, ImageSpec, LeafSpec

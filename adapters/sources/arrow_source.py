@@ -23,8 +23,9 @@ from cachelayer.adapters.sources.arrow_columns import (
 )
 from cachelayer.adapters.sources.arrow_schema import schema_metadata
 from cachelayer.builds.batches import Batch, cut, stacked_records
+from cachelayer.builds.element_batches import errors_named, failure_at
 from cachelayer.builds.parts import source_of_files
-from cachelayer.builds.source import Source, errors_named, failure_at
+from cachelayer.builds.source import Source
 from cachelayer.errors import (
     CacheLayerError,
     ElementError,

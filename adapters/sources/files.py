@@ -18,8 +18,9 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from cachelayer.builds.batches import MAX_BATCH_RECORDS, Batch
-from cachelayer.builds.source import Source, element_batches
-from cachelayer.builds.source_files import FileFacts, FileSource
+from cachelayer.builds.element_batches import element_batches
+from cachelayer.builds.source import FileFacts, Source
+from cachelayer.builds.source_files import FileSource
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.objects import paths as names
 from cachelayer.objects.local import located

@@ -27,16 +27,9 @@ import numpy as np
 
 from cachelayer.builds.array_source import array_source, columns_of
 from cachelayer.builds.batches import batch_records
+from cachelayer.builds.element_batches import errors_named
 from cachelayer.builds.sharded_source import Sharded, source_of_sharded
-from cachelayer.builds.source import (
-    Source,
-    by_number,
-    errors_named,
-    has_items,
-    length_of,
-    read_once,
-    source_of_items,
-)
+from cachelayer.builds.source import Source, by_number, has_items, length_of, read_once, source_of_items
 from cachelayer.builds.source_files import FileSource, at_path, entry_points_of
 from cachelayer.builds.unbatched_source import unbatched
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError, MissingDependencyError
@@ -106,9 +99,10 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
         with errors_named(f"{getattr(obj, '__name__', type(obj).__name__)}() failed before it returned a source"):
             returned = obj()
         return as_source(returned, unbatch=unbatch, element_spec=element_spec)
-    of_ref_or_stream = source_of_ref_or_stream(obj, unbatch=unbatch, element_spec=element_spec)
-    if of_ref_or_stream is not None:
-        return of_ref_or_stream
+    if has_records(obj) and not unbatch:
+        return _of_records(obj, records_of(obj), element_spec)
+    if isinstance(obj, Stream):
+        return _rows_of_stream(obj, element_spec) if unbatch else _of_stream(obj, element_spec)
     return _of_arrays_or_elements(obj, unbatch=unbatch, element_spec=element_spec)
 
 
@@ -209,20 +203,12 @@ def told_by_adapter(obj: Any) -> Any:
     return None
 
 
-def source_of_ref_or_stream(obj: Any, *, unbatch: bool, element_spec: Tree | None) -> Source | None:
-    """Return the source of a ref, a view or a stream; None for anything else.
-
-    Images and sounds stay the files that they are, unless ``element_spec`` asks for arrays, or the view has images of
-    one size.
-    """
-    if has_records(obj) and not unbatch:
-        return _of_records(obj, records_of(obj), element_spec)
-    if isinstance(obj, Stream):
-        return _rows_of_stream(obj, element_spec) if unbatch else _of_stream(obj, element_spec)
-    return None
-
-
 def _of_records(obj: object, records: DatasetRows[Any], declared: Tree | None) -> Source:
+    """Return the source of a ref or a view.
+
+    Images and sounds stay the files that they are, unless ``declared`` asks for arrays, or the view has images of one
+    size.
+    """
     base = _base(records)
     kind = type(obj).__name__
     if records.undecoded() is None:

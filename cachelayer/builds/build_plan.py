@@ -14,10 +14,9 @@ from cachelayer.builds.as_source import as_source
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.element_specs import check_fits, known_spec, own_spec
 from cachelayer.builds.extensions import Extension
-from cachelayer.builds.parts import Parts, Ranges, SourceParts, Whole, compared_records, divide
+from cachelayer.builds.parts import Ranges, SourceParts, Whole, compared_records, divide
 from cachelayer.builds.recipe import Recipe
-from cachelayer.builds.source import Source
-from cachelayer.builds.source_files import FileFacts
+from cachelayer.builds.source import FileFacts, Parts, Source
 from cachelayer.engines import Engine, Processes
 from cachelayer.errors import CacheLayerError, InvalidArgumentError
 from cachelayer.objects.local_cache import CacheFolder

@@ -16,9 +16,10 @@ from typing import Any, Literal
 import numpy as np
 
 from cachelayer.builds.batches import Batch, EncodedBatch, RowBatch, batch_records
+from cachelayer.builds.element_batches import errors_named, failure_at
 from cachelayer.builds.element_specs import spec_of_batches
 from cachelayer.builds.encode import Encoder
-from cachelayer.builds.source import Source, errors_named, failure_at, source_of_items
+from cachelayer.builds.source import Source, source_of_items
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.protocols import HasRecords, records_of
 from cachelayer.records.codec import Codec, codec_for

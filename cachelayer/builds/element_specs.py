@@ -13,8 +13,8 @@ from typing import Any
 
 from cachelayer.builds.batches import Batch, ElementBatch, RowBatch
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.parts import Parts, part_in_errors
-from cachelayer.builds.source import Source
+from cachelayer.builds.parts import part_in_errors
+from cachelayer.builds.source import Parts, Source
 from cachelayer.errors import ElementError, InvalidArgumentError
 from cachelayer.records.infer import FIRST_ELEMENTS, MOST_ELEMENTS, infer_spec, may_lack_keys, overlaid
 from cachelayer.specs import tree

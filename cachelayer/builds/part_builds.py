@@ -34,8 +34,9 @@ from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.build_plan import NOT_RESUMABLE, BuildPlan
 from cachelayer.builds.element_specs import needs_elements, spec_of_batches
 from cachelayer.builds.encode import Encoder, RangeEncoder, encode_with_workers
-from cachelayer.builds.parts import Part, Parts, Ranges, SourceParts, Whole, part_in_errors
+from cachelayer.builds.parts import Ranges, SourceParts, Whole, part_in_errors
 from cachelayer.builds.shard_pipeline import ShardPipeline, ShardTarget, shard_target
+from cachelayer.builds.source import Part, Parts
 from cachelayer.engines import Engine
 from cachelayer.errors import InvalidTypeError, SourceError, StorageError
 from cachelayer.objects.local_cache import CacheFolder

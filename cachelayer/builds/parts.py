@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from cachelayer.builds.batches import Batch, stacked_records
 from cachelayer.builds.build_options import RECORD_OVERHEAD, BuildOptions
 from cachelayer.builds.encode import UNDECODED, Checks, Encoder, RangeEncoder
-from cachelayer.builds.source import Source
+from cachelayer.builds.source import Part, Parts, Source
 from cachelayer.errors import ElementError, InvalidArgumentError, SourceError
 from cachelayer.provenance.stored_values import hashed, stored
 from cachelayer.records.codec import Codec, codec_for
@@ -39,17 +39,6 @@ FILLED = 0.8
 """The share of a shard that a part of records of estimated size is to fill, so that few parts need a second shard."""
 
 
-@dataclass(frozen=True)
-class Part:
-    """The elements ``first`` to ``stop`` of a source; all from ``first`` on if ``stop`` is None."""
-
-    source: Source
-    first: int = 0
-    stop: int | None = None
-    name: str = ""
-    """What errors call the part; "" if record numbers, which count from the first part on, tell enough."""
-
-
 @contextmanager
 def part_in_errors(part: Part) -> Iterator[None]:
     """Add the name of a part, if it has one, to the errors that are raised meanwhile."""
@@ -64,24 +53,6 @@ def part_in_errors(part: Part) -> Iterator[None]:
         if not part.name:
             raise
         raise type(error)(f"{part.name}: {error}") from error
-
-
-class Parts(Protocol):
-    """The parts of a source; they can be pickled."""
-
-    @property
-    def count(self) -> int:
-        """The number of parts."""
-
-    @property
-    def plan(self) -> dict[str, Any] | None:
-        """The values that decide where the parts begin, as JSON values; None if there is only one."""
-
-    def describe(self, number: int) -> str:
-        """Return the name of a part in errors."""
-
-    def part(self, number: int) -> Part:
-        """Return a part by its number."""
 
 
 @dataclass(frozen=True)

@@ -17,26 +17,26 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import inspect
 import json
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import FunctionType, MethodType
 from typing import Any, Self
 
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.sharded_source import Sharded
-from cachelayer.builds.source import Source
-from cachelayer.builds.source_files import FileFacts, FileSource, content_of_files, identity_of_files, local_files
+from cachelayer.builds.source import FileFacts, Source
+from cachelayer.builds.source_files import FileSource, content_of_files, identity_of_files, local_files
 from cachelayer.builds.source_identity import (
+    ITEMS,
     Identity,
-    elements_in_memory,
     identity_of_object,
     identity_of_source,
     look,
 )
 from cachelayer.provenance.account import VARIES, Account, account_of
-from cachelayer.provenance.call_arguments import arguments_of, name_of
 from cachelayer.provenance.function_code import PYTHON, code_file
 from cachelayer.provenance.stored_values import Wording, differences, stored
 from cachelayer.specs import spec_json, tree
@@ -82,12 +82,13 @@ class Recipe:
         elif isinstance(made_by, Stream):
             values = {"functions": made_by._reader.functions}
         elif is_known and callable(made_by):
-            values = arguments_of(made_by, is_call=is_call)
+            values = _arguments_of(made_by, is_call=is_call)
         name = None
         if is_known:
             name = name_of(made_by if callable(made_by) else type(made_by))
         identity = Identity() if is_function else identity_of_object(made_by, options)
-        elements = elements_in_memory(made_by, options, identity)
+        is_held = type(made_by) in ITEMS and not options.unbatch and not identity.has_content
+        elements = made_by if is_held else None
         has_state = not identity.has_content and elements is None
         account = account_of(made_by, values, look, elements=elements, has_state=has_state)
         if elements is not None:
@@ -252,3 +253,42 @@ def _leaves_by_path(spec: Any) -> Any:
         return None
     leaves = {path: repr(leaf) for path, leaf in tree.leaves(spec_json.from_json(spec))}
     return leaves.get("", leaves)
+
+
+def name_of(source: Callable[..., Any]) -> str:
+    """Return the module and qualified name of a function; of a ``functools.partial``, those of its function."""
+    function = _without_partials(source)[0]
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    return f"{getattr(function, '__module__', None) or type(function).__module__}.{name}"
+
+
+def _arguments_of(source: Callable[..., Any], *, is_call: bool) -> dict[str, Any]:
+    """Return the arguments that are bound to a function, by name: by ``functools.partial``, and by default.
+
+    Positional arguments of a function of unknown parameters, such as one written in C, have their positions as names.
+
+    With ``is_call``, all arguments of a call are bound.
+    """
+    function, args, kwargs = _without_partials(source)
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return {**{str(place): value for place, value in enumerate(args)}, **kwargs}
+    bound = (signature.bind if is_call else signature.bind_partial)(*args, **kwargs)
+    bound.apply_defaults()
+    named = dict(bound.arguments)
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            named = {**named.pop(parameter.name, {}), **named}
+    return named
+
+
+def _without_partials(function: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """Return the function inside nested partial functions, with the arguments of all of them."""
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
+    while isinstance(function, functools.partial):
+        args = (*function.args, *args)
+        kwargs = {**function.keywords, **kwargs}
+        function = function.func
+    return function, args, kwargs

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, overload
 
+from cachelayer.builds.element_batches import errors_named
 from cachelayer.builds.parts import SourceParts
-from cachelayer.builds.source import Source, errors_named
+from cachelayer.builds.source import Source
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.protocols import T
 from cachelayer.specs.spec import DECIMAL_DIGITS

@@ -14,40 +14,31 @@ them into batches, and errors name the record.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, count, islice
-from time import monotonic
-from types import WrapperDescriptorType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
-from cachelayer.builds.alike_elements import stack_alike
-from cachelayer.builds.batches import (
-    BATCH_NBYTES,
-    BATCH_SECONDS,
-    MAX_BATCH_RECORDS,
-    Batch,
-    ElementBatch,
-    nowhere,
-    snapshot,
-)
-from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
-from cachelayer.records.infer import approximate_nbytes
+from cachelayer.builds.batches import Batch, ElementBatch, nowhere, snapshot
+from cachelayer.builds.element_batches import element_batches, errors_named, with_record_in_errors
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.specs.tree import Tree
-from cachelayer.support.progress import Progress, current
 
 if TYPE_CHECKING:
     # Worker processes import this module; what they do not need would make their start slower.
-    from cachelayer.builds.parts import Parts
-    from cachelayer.builds.source_files import FileFacts
     from cachelayer.versions.stored_version import StoredVersion
 
-FAILURES = (Exception, GeneratorExit)
-"""The exceptions that a source may raise."""
-_NEXT = ("__next__", "next")
+
+@dataclass(frozen=True)
+class FileFacts:
+    """The facts about a file that a listing tells, without opening the file."""
+
+    name: str
+    """The path, or the URL."""
+    nbytes: int
+    modified: str | None
+    """When it was written, or what a store has instead, such as an ETag; None if unknown."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +102,37 @@ class Source:
             raise InvalidArgumentError(f"the source is endless: {self.endless}, or pass max_records=")
         if start and (self.starts is None or start not in self.starts):
             raise InvalidArgumentError(f"a source of {self.kind} cannot be read from record {start}")
-        return with_length_check(self.read(start, stop), self.length, start, stop)
+        batches = self.read(start, stop)
+        return batches if self.length is None else with_length_check(batches, self.length, start, stop)
+
+
+@dataclass(frozen=True)
+class Part:
+    """The elements ``first`` to ``stop`` of a source; all from ``first`` on if ``stop`` is None."""
+
+    source: Source
+    first: int = 0
+    stop: int | None = None
+    name: str = ""
+    """What errors call the part; "" if record numbers, which count from the first part on, tell enough."""
+
+
+class Parts(Protocol):
+    """The parts of a source; they can be pickled."""
+
+    @property
+    def count(self) -> int:
+        """The number of parts."""
+
+    @property
+    def plan(self) -> dict[str, Any] | None:
+        """The values that decide where the parts begin, as JSON values; None if there is only one."""
+
+    def describe(self, number: int) -> str:
+        """Return the name of a part in errors."""
+
+    def part(self, number: int) -> Part:
+        """Return a part by its number."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,15 +152,12 @@ def read_once(elements: Iterator[Any]) -> ElementReader:
 
 
 def with_length_check(
-    batches: Iterator[Any], length: int | None, start: int, stop: int | None, size: Callable[[Any], int] = len
+    batches: Iterator[Any], length: int, start: int, stop: int | None, size: Callable[[Any], int] = len
 ) -> Iterator[Any]:
     """Yield the batches of a source, and raise if they have more or fewer elements than the source promises.
 
-    ``length`` is None if the source promises none, and ``size`` returns the number of elements of a batch.
+    ``size`` returns the number of elements of a batch.
     """
-    if length is None:
-        yield from batches
-        return
     wanted = max(0, (length if stop is None else min(length, stop)) - start)
     yielded = 0
     for batch in batches:
@@ -156,95 +174,6 @@ def _wrong_length(length: int, what: str) -> SourceError:
         f"the source {what} elements, but its length is {length}: correct its __len__, or pass a function that yields "
         "the elements: it promises no length"
     )
-
-
-@contextmanager
-def errors_named(what: str) -> Iterator[None]:
-    """Raise an error of the user's code as a :class:`SourceError` that says what failed."""
-    try:
-        yield
-    except CacheLayerError:
-        raise
-    except FAILURES as error:
-        raise _failed(what, error) from error
-
-
-def _failed(what: str, error: BaseException) -> SourceError:
-    return SourceError(f"{what}: {type(error).__name__}: {error}")
-
-
-def failure_at(record: int) -> str:
-    return f"the source failed at record {record}"
-
-
-def with_record_in_errors(
-    elements: Iterator[Any], records: Iterator[int], progress: Progress | None = None
-) -> Iterator[Any]:
-    """Yield elements; if their iterator fails, name the record.
-
-    ``records`` yields the record number of each element, before that element is drawn. ``progress`` counts an element
-    when the next one is asked for.
-    """
-    for record in records:
-        try:
-            element = next(elements)
-        except StopIteration as end:
-            _refuse_if_raised_within(elements, end, record)
-            return
-        except CacheLayerError:
-            raise
-        except FAILURES as error:
-            raise _failed(failure_at(record), error) from error
-        yield element
-        if progress is not None:
-            progress.drawn += 1
-
-
-def element_batches(elements: Iterator[Any], record: int, most: int | None = None) -> Iterator[Batch]:
-    """Yield copies of elements in batches. A batch ends when it is full, or has taken long; an error names the record.
-
-    The source may change an element when it makes the next one. At most ``most`` elements are drawn.
-    """
-    elements = islice(with_record_in_errors(elements, count(record), current()), most)
-    for first in elements:
-        batch, others = stack_alike(first, elements)
-        if batch is not None:
-            record += len(batch)
-            # The element that is not like the first was drawn too. It is copied at once, because the consumer of this
-            # batch may do anything before the next is asked for.
-            others = _copies(iter(others), record)
-            yield batch
-        if others:
-            items = _copies(chain(others, elements), record)
-            record += len(items)
-            yield ElementBatch(items)
-
-
-def _copies(elements: Iterator[Any], record: int) -> list[Any]:
-    """Draw as many elements as make a batch, and return copies of them."""
-    items: list[Any] = []
-    nbytes = 0
-    until = monotonic() + BATCH_SECONDS
-    for item in with_record_in_errors(map(snapshot, elements), count(record)):
-        items.append(item)
-        nbytes += approximate_nbytes(item)
-        if len(items) == MAX_BATCH_RECORDS or nbytes >= BATCH_NBYTES or monotonic() > until:
-            break
-    return items
-
-
-def _refuse_if_raised_within(iterator: Iterator[Any], end: StopIteration, record: int) -> None:
-    """Raise if the StopIteration of an iterator such as ``map`` came from the function that it calls.
-
-    That is a bug of the function, not the end of the iterator, and it would cut the version short without a word.
-    """
-    if not isinstance(type(iterator).__next__, WrapperDescriptorType):
-        # An iterator that is written in Python may raise StopIteration in any of its functions, and mean the end.
-        return
-    within = end.__traceback__.tb_next if end.__traceback__ is not None else None
-    name = None if within is None else within.tb_frame.f_code.co_name
-    if name is not None and name not in _NEXT:
-        raise SourceError(f"{failure_at(record)}: {name}() raised StopIteration") from end
 
 
 def source_of_items(

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cachelayer.builds.source import Source
+from cachelayer.builds.source import FileFacts, Source
 from cachelayer.errors import CacheLayerError, InvalidTypeError, SourceError
 from cachelayer.objects.local import file_crc32c, located
 from cachelayer.provenance.environment import PATH_ENTRY_POINTS
@@ -36,17 +36,6 @@ def entry_points_of(group: str) -> tuple[EntryPoint, ...]:
     from importlib.metadata import entry_points
 
     return tuple(entry_points(group=group))
-
-
-@dataclass(frozen=True)
-class FileFacts:
-    """The facts about a file that a listing tells, without opening the file."""
-
-    name: str
-    """The path, or the URL."""
-    nbytes: int
-    modified: str | None
-    """When it was written, or what a store has instead, such as an ETag; None if unknown."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -46,7 +46,7 @@ _MOST_HELD_NBYTES = 1 << 26
 """The most bytes of a table that are compared in full if a function or object holds it."""
 _ROWS_AT_ONCE = 1 << 16
 _SAMPLED_ROWS = 256
-_ITEMS = (list, tuple, set, frozenset, range, deque, np.ndarray)
+ITEMS = (list, tuple, set, frozenset, range, deque, np.ndarray)
 """The types of sources whose elements are in memory."""
 
 
@@ -96,11 +96,6 @@ def identity_of_object(obj: Any, options: BuildOptions) -> Identity:
     return Identity(facts | ({} if length is None else {"length": length}))
 
 
-def elements_in_memory(obj: Any, options: BuildOptions, identity: Identity) -> Any:
-    """Return the elements of a source, if it holds them and its identity does not tell them; else None."""
-    return obj if type(obj) in _ITEMS and not options.unbatch and not identity.has_content else None
-
-
 def _facts_of_stream(stream: Stream[Any]) -> dict[str, Any]:
     """Return the records, the order and the steps of a stream, as facts: with its functions, they decide its items."""
     facts = stream._reader.facts
@@ -116,7 +111,7 @@ def identity_of_source(source: Source) -> Identity:
         # Columns of images may hold the names of files, which would all be read.
         has_files = any(isinstance(leaf, EncodedSpec) for _, leaf in tree.leaves(source.element_spec))
         return _identity_of_table(source, 0 if has_files else MOST_NBYTES)
-    if type(source.items) not in _ITEMS:
+    if type(source.items) not in ITEMS:
         return Identity()
     return Identity({"elements": stored(hash_of(source.items, look))})
 

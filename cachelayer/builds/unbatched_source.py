@@ -14,15 +14,8 @@ from typing import Any
 import numpy as np
 
 from cachelayer.builds.batches import Batch, RowBatch, cut, stacked_records
-from cachelayer.builds.source import (
-    ElementReader,
-    Source,
-    element_batches,
-    errors_named,
-    failure_at,
-    with_length_check,
-    with_record_in_errors,
-)
+from cachelayer.builds.element_batches import element_batches, errors_named, failure_at, with_record_in_errors
+from cachelayer.builds.source import ElementReader, Source, with_length_check
 from cachelayer.errors import ElementError, InvalidArgumentError
 from cachelayer.records.infer import approximate_nbytes
 from cachelayer.records.value_conversion import COLUMNS, has_columns
@@ -68,8 +61,10 @@ def _row_batches(
     batches = with_record_in_errors(reader.elements(0, None), iter(lambda: first, None))
     if stop == 0:
         return
-    # Each element of the source is one batch.
-    for batch in with_length_check(batches, count, 0, None, lambda _: 1):
+    if count is not None:
+        # Each element of the source is one batch.
+        batches = with_length_check(batches, count, 0, None, lambda _: 1)
+    for batch in batches:
         with errors_named(failure_at(first)):
             try:
                 columns = with_columns(batch, declared)

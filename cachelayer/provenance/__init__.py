@@ -2,7 +2,6 @@
 
 ::
 
-    call_arguments.py     the arguments of the function that makes the source
     account.py            everything that the function refers to, by the way to it
       function_code.py      hashes of code, and the names that it uses
       values.py             what a value holds, as a number or a hash

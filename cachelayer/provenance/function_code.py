@@ -24,6 +24,9 @@ from cachelayer.protocols import T
 
 _INSTALLED = {"site-packages", "dist-packages"}
 """The folders of installed packages."""
+_LIBRARY_FOLDERS = [Path(__file__).parents[1], *map(Path, map(sysconfig.get_path, ("stdlib", "platstdlib", "scripts")))]
+_LIBRARIES = {*_LIBRARY_FOLDERS, *(folder.resolve() for folder in _LIBRARY_FOLDERS)}
+"""The folders of this library, and of Python's own."""
 _FLAGS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR | inspect.CO_COROUTINE
 """The flags of code that decide what it does."""
 _WITHOUT_MEANING = {"NOP", "CACHE", "EXTENDED_ARG"}
@@ -176,13 +179,7 @@ def is_users(filename: str) -> bool:
         # Code that was typed in, or made by exec, is the user's.
         return not filename.startswith("<frozen")
     path = Path(filename)
-    return not (_INSTALLED & set(path.parts) or _libraries() & set(path.parents))
-
-
-@lru_cache(maxsize=1)
-def _libraries() -> set[Path]:
-    folders = [Path(__file__).parents[1], *map(Path, map(sysconfig.get_path, ("stdlib", "platstdlib", "scripts")))]
-    return {*folders, *(folder.resolve() for folder in folders)}
+    return not (_INSTALLED & set(path.parts) or _LIBRARIES & set(path.parents))
 
 
 def code_file(value: object) -> str:

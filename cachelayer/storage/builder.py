@@ -51,7 +51,7 @@ class Builder:
         """Build a version from a source; see :meth:`cachelayer.Storage.submit`."""
 
         def build_split(split: Any, log: Log) -> DataRef[Any]:
-            return self.build(self.request(split, log, name.name, self.recipe(split)))
+            return self.build(self.request(split, log, name.name))
 
         return self._for_each_split(source, name.dataset_id, build_split)
 
@@ -62,7 +62,7 @@ class Builder:
             split_base = replace(base, dataset_id=log.folder.name)
             before = self.catalog.open(self.catalog.resolve(split_base, log))._base.version
             try:
-                return self.build(self.request(split, log, version, self.recipe(split), AddedRecords(before, fill)))
+                return self.build(self.request(split, log, version, extension=AddedRecords(before, fill)))
             except ElementError as error:
                 # Other builds may declare another spec.
                 hint = f"Appended elements have the element spec of {before.name}. {FILL_HINT}."
@@ -80,21 +80,18 @@ class Builder:
             ref = self.catalog.find(log, name.name) if on_change == "ignore" else None
             if ref is not None:
                 return self._with_packs(ref)
-            request = self.request(split, log, name.name, self.recipe(split))
+            request = self.request(split, log, name.name)
             return (self.compare_or_build if waits else self._compare_or_begin)(request, on_change)
 
         return self._for_each_split(source, name.dataset_id, cache_split)
 
-    def recipe(self, source: Any, *, is_call: bool = False) -> Recipe:
-        """Return the recipe of a source; see :meth:`Recipe.of`."""
-        return Recipe.of(source, self.options, is_call=is_call)
-
     def request(
-        self, source: Any, log: Log, version: str, recipe: Recipe, extension: Extension = NEW_RECORDS
+        self, source: Any, log: Log, version: str, recipe: Recipe | None = None, extension: Extension = NEW_RECORDS
     ) -> BuildRequest:
-        """Return the request for a version of the dataset with a log; see :class:`BuildRequest`."""
+        """Return the request for a version of the dataset with a log, by default with the recipe of the source."""
         shards = () if extension.base is None else extension.base.manifest.shards.compressions
         options = replace(self.options, compression=self.options.compression.or_that_of(shards))
+        recipe = recipe or Recipe.of(source, options)
         return BuildRequest(log, version, self.catalog.copies, source, recipe, options, extension)
 
     def build(self, request: BuildRequest) -> DataRef[Any]:

@@ -55,7 +55,7 @@ def cacheable(builder: Builder, template: Reference, on_change: OnChange) -> Cac
         @functools.wraps(function)
         def cached(*args: Any, **kwargs: Any) -> DataRef[Any]:
             call = functools.update_wrapper(functools.partial(function, *args, **kwargs), function)
-            recipe = builder.recipe(call, is_call=True)
+            recipe = Recipe.of(call, builder.options, is_call=True)
             name = Reference.parse(template.dataset_id, _version_of_call(version, recipe), "new")
             log = Log(builder.catalog.dataset(name.dataset_id))
             request = builder.request(call, log, name.name, recipe)

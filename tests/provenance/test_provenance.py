@@ -13,9 +13,8 @@ from repository import ROOT
 
 import cachelayer
 from cachelayer.builds.build_options import BuildOptions
-from cachelayer.builds.recipe import Recipe
+from cachelayer.builds.recipe import Recipe, name_of
 from cachelayer.cli.this_machine import pictures
-from cachelayer.provenance.call_arguments import name_of
 from cachelayer.provenance.environment import checked_out, commit_of
 from cachelayer.provenance.function_code import code_file
 from cachelayer.provenance.stored_values import Wording, differences

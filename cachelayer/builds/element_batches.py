@@ -1,34 +1,140 @@
-"""Copy elements that are alike straight into the rows of arrays: the quick way to keep what a source gives one by one.
+"""Make batches of elements that the user's code gives one by one; its errors name the record.
 
-::
+Elements that are alike are copied straight into the rows of arrays, which is the quick way to keep them::
 
     elements                          columns
     {"x": float32[3], "label": 7}     x: float32[3, 3]     an array, with a row for each element
     {"x": float32[3], "label": 2}     label: [7, 2, 5]     a list, of values that are no arrays
     {"x": float32[3], "label": 5}
 
-Elements that are not alike are copied one by one, by :func:`~cachelayer.builds.batches.snapshot`, which takes anything.
+Others are copied one by one, by :func:`~cachelayer.builds.batches.snapshot`, which takes anything.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, count, islice
 from operator import itemgetter
 from time import monotonic
+from types import WrapperDescriptorType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.builds.batches import BATCH_NBYTES, BATCH_SECONDS, IMMUTABLE, MAX_BATCH_RECORDS, RowBatch
+from cachelayer.builds.batches import (
+    BATCH_NBYTES,
+    BATCH_SECONDS,
+    IMMUTABLE,
+    MAX_BATCH_RECORDS,
+    Batch,
+    ElementBatch,
+    RowBatch,
+    snapshot,
+)
+from cachelayer.errors import CacheLayerError, SourceError
+from cachelayer.records.infer import approximate_nbytes
 from cachelayer.specs import tree
 from cachelayer.specs.tree import Tree
 from cachelayer.support.leases import empty
+from cachelayer.support.progress import Progress, current
 
+FAILURES = (Exception, GeneratorExit)
+"""The exceptions that a source may raise."""
+_NEXT = ("__next__", "next")
 _VALUE_NBYTES = 8
 """About the bytes of a value that is no array."""
+
+
+@contextmanager
+def errors_named(what: str) -> Iterator[None]:
+    """Raise an error of the user's code as a :class:`SourceError` that says what failed."""
+    try:
+        yield
+    except CacheLayerError:
+        raise
+    except FAILURES as error:
+        raise _failed(what, error) from error
+
+
+def _failed(what: str, error: BaseException) -> SourceError:
+    return SourceError(f"{what}: {type(error).__name__}: {error}")
+
+
+def failure_at(record: int) -> str:
+    return f"the source failed at record {record}"
+
+
+def with_record_in_errors(
+    elements: Iterator[Any], records: Iterator[int], progress: Progress | None = None
+) -> Iterator[Any]:
+    """Yield elements; if their iterator fails, name the record.
+
+    ``records`` yields the record number of each element, before that element is drawn. ``progress`` counts an element
+    when the next one is asked for.
+    """
+    for record in records:
+        try:
+            element = next(elements)
+        except StopIteration as end:
+            _refuse_if_raised_within(elements, end, record)
+            return
+        except CacheLayerError:
+            raise
+        except FAILURES as error:
+            raise _failed(failure_at(record), error) from error
+        yield element
+        if progress is not None:
+            progress.drawn += 1
+
+
+def element_batches(elements: Iterator[Any], record: int, most: int | None = None) -> Iterator[Batch]:
+    """Yield copies of elements in batches. A batch ends when it is full, or has taken long; an error names the record.
+
+    The source may change an element when it makes the next one. At most ``most`` elements are drawn.
+    """
+    elements = islice(with_record_in_errors(elements, count(record), current()), most)
+    for first in elements:
+        batch, others = stack_alike(first, elements)
+        if batch is not None:
+            record += len(batch)
+            # The element that is not like the first was drawn too. It is copied at once, because the consumer of this
+            # batch may do anything before the next is asked for.
+            others = _copies(iter(others), record)
+            yield batch
+        if others:
+            items = _copies(chain(others, elements), record)
+            record += len(items)
+            yield ElementBatch(items)
+
+
+def _copies(elements: Iterator[Any], record: int) -> list[Any]:
+    """Draw as many elements as make a batch, and return copies of them."""
+    items: list[Any] = []
+    nbytes = 0
+    until = monotonic() + BATCH_SECONDS
+    for item in with_record_in_errors(map(snapshot, elements), count(record)):
+        items.append(item)
+        nbytes += approximate_nbytes(item)
+        if len(items) == MAX_BATCH_RECORDS or nbytes >= BATCH_NBYTES or monotonic() > until:
+            break
+    return items
+
+
+def _refuse_if_raised_within(iterator: Iterator[Any], end: StopIteration, record: int) -> None:
+    """Raise if the StopIteration of an iterator such as ``map`` came from the function that it calls.
+
+    That is a bug of the function, not the end of the iterator, and it would cut the version short without a word.
+    """
+    if not isinstance(type(iterator).__next__, WrapperDescriptorType):
+        # An iterator that is written in Python may raise StopIteration in any of its functions, and mean the end.
+        return
+    within = end.__traceback__.tb_next if end.__traceback__ is not None else None
+    name = None if within is None else within.tb_frame.f_code.co_name
+    if name is not None and name not in _NEXT:
+        raise SourceError(f"{failure_at(record)}: {name}() raised StopIteration") from end
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,25 +148,20 @@ class _Structure:
     is_tree: bool
     """Whether it has several leaves; else it is a leaf."""
     leaves: list[Any]
+    leaves_of: Callable[[Any], Any]
+    """Takes the leaves of an element of this structure, by their numbers."""
 
     @classmethod
     def of(cls, element: Any) -> _Structure:
         kind = type(element)
         if kind is dict:
-            return cls(kind, list(element), True, list(element.values()))
+            keys = list(element)
+            # An itemgetter of one key returns the value, and no tuple.
+            leaves_of = itemgetter(*keys) if len(keys) > 1 else lambda alike: tuple(map(alike.__getitem__, keys))
+            return cls(kind, keys, True, list(element.values()), leaves_of)
         if kind in (list, tuple) or tree.is_namedtuple(element):
-            return cls(kind, None, True, list(element))
-        return cls(kind, None, False, [element])
-
-    def leaves_of(self) -> Callable[[Any], Any]:
-        """Return what takes the leaves of an element of this structure, by their numbers."""
-        if self.keys is None:
-            return (lambda element: element) if self.is_tree else (lambda element: (element,))
-        if len(self.keys) > 1:
-            return itemgetter(*self.keys)
-        # An itemgetter of one key returns the value, and no tuple.
-        [key] = self.keys
-        return lambda element: (element[key],)
+            return cls(kind, None, True, list(element), lambda alike: alike)
+        return cls(kind, None, False, [element], lambda alike: (alike,))
 
     def joined(self, columns: list[Any]) -> Tree:
         """Return columns in the places of the leaves."""
@@ -107,7 +208,7 @@ def _fill(
     leaves = structure.leaves
     # A leaf that is an element has no length, and is the only one of its row.
     size = len(leaves) if structure.is_tree else None
-    leaves_of = structure.leaves_of()
+    leaves_of = structure.leaves_of
     numbered = list(enumerate(zip(leaves, columns, strict=True)))
     # An element that makes a batch alone lies in its columns already.
     copied = numbered if most > 1 else []
