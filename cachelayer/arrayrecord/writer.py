@@ -29,7 +29,7 @@ from cachelayer.arrayrecord.riegeli import CHUNK_HEADER, plain_nbytes, read_foot
 from cachelayer.errors import StorageError
 from cachelayer.records.codec import Codec
 from cachelayer.records.frames import PREFIX, Frames
-from cachelayer.records.spans import Records, Spans
+from cachelayer.records.spans import Spans
 from cachelayer.support.memory import Ints, splits_of
 from cachelayer.support.system_threads import Pool
 
@@ -79,7 +79,9 @@ class ShardWriter:
     def write(self, frames: Frames) -> None:
         """Append records. Errors of earlier records may be raised here."""
         self._hash.add(frames.memory())
-        self._count(frames.records())
+        if self._codec.varying:
+            self._leaf_lengths.append(self._codec.lengths(frames.records()).astype(LENGTH))
+        self._lengths.append(frames.lengths)
         self._append(frames.lists(max(1, _CACHED_NBYTES * len(frames) // max(1, len(frames.buffer)))))
         self._sync.written(len(frames.buffer))
         self._hash.wait(_BATCHES_IN_FLIGHT)
@@ -88,16 +90,12 @@ class ShardWriter:
         """Append one record without a further copy of it in Python, and wait until it is hashed."""
         self._hash.add(len(record).to_bytes(PREFIX, "little"))
         self._hash.add(record)
-        self._count(Spans.of_bytes([record]))
+        if self._codec.varying:
+            self._leaf_lengths.append(self._codec.lengths(Spans.of_bytes([record])).astype(LENGTH))
+        self._lengths.append(np.array([len(record)]))
         self._append([[record]])
         self._sync.written(len(record))
         self._hash.wait(0)
-
-    def _count(self, records: Records) -> None:
-        """Note the lengths of records, and of their leaves."""
-        if self._codec.varying:
-            self._leaf_lengths.append(self._codec.lengths(records).astype(LENGTH))
-        self._lengths.append(records.lengths)
 
     def _append(self, lists: Iterable[list[bytes]]) -> None:
         checksums: list[int] = []
@@ -199,8 +197,9 @@ def _plain_index(mapped: MappedFile, lengths: Ints) -> NDArray[np.void]:
     chunks = SIGNATURE + splits_of(heads + lengths)
     has_footer = mapped.nbytes == plain_nbytes(lengths)
     if has_footer:
-        footer = mapped.records(chunks[-1:], np.array([CHUNK_HEADER])).take(0, CHUNK_HEADER)[0]
-        has_footer = bytes(footer[24:32]) == b"r" + (len(lengths) + 1).to_bytes(7, "little")
+        # A block header may stand within that of the footer.
+        counts = mapped.buffer[to_position(chunks[-1] + np.arange(24, 32))]
+        has_footer = bytes(counts) == b"r" + (len(lengths) + 1).to_bytes(7, "little")
     if not has_footer:
         raise _unknown_layout(mapped, lengths)
     rows = np.zeros(len(lengths), index.ROW)

@@ -119,23 +119,17 @@ def _of_arrays_or_elements(obj: Any, *, unbatch: bool, element_spec: Tree | None
         )
     _refuse_no_source(obj)
     _refuse_if_begun(obj)
-    source = _of_elements(obj)
-    if unbatch:
-        return unbatched(source, declared=element_spec)
-    return source
-
-
-def _of_elements(obj: Any) -> Source:
-    """Return the source of an object that gives elements one after another, or by number."""
     if has_items(obj) or not hasattr(obj, "__iter__"):
-        return source_of_items(obj)
-    kind = type(obj).__name__
-    with errors_named(f"iter() of the {kind} failed"):
-        try:
-            elements = iter(obj)
-        except TypeError as error:
-            raise InvalidTypeError(f"a {kind} is not a source: {error}") from error
-    return Source(kind, read_once(elements), length=length_of(obj))
+        source = source_of_items(obj)
+    else:
+        kind = type(obj).__name__
+        with errors_named(f"iter() of the {kind} failed"):
+            try:
+                elements = iter(obj)
+            except TypeError as error:
+                raise InvalidTypeError(f"a {kind} is not a source: {error}") from error
+        source = Source(kind, read_once(elements), length=length_of(obj))
+    return unbatched(source, declared=element_spec) if unbatch else source
 
 
 def _refuse_no_source(obj: Any) -> None:

@@ -153,13 +153,6 @@ class BuildPlan:
             has_notes=is_shared or engine is not None or (options.hosts is not None and not isinstance(parts, Whole)),
         )
 
-    @property
-    def copies(self) -> CacheFolder | None:
-        """Keeps local copies of the shards that are built; None for none."""
-        # Shards that are put again into other files are named by no version, so nobody would remove their copies when
-        # records are erased.
-        return None if self.notes.has_shards else self.request.copies
-
 
 def _engine(source: Source, options: BuildOptions) -> Engine | None:
     """Return the engine that builds whole parts of a source; None for none.

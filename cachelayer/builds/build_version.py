@@ -38,7 +38,7 @@ from cachelayer.builds.part_builds import PartBuilder, build_parts
 from cachelayer.builds.parts import Whole
 from cachelayer.builds.shard_pipeline import ShardPipeline, shard_target
 from cachelayer.builds.source_files import refuse_changed
-from cachelayer.engines.engine import is_worker
+from cachelayer.engines.engine import IS_WORKER
 from cachelayer.errors import AlreadyExistsError, InvalidArgumentError, SourceError
 from cachelayer.objects import paths
 from cachelayer.provenance.environment import commit_of, environment, event, now
@@ -110,7 +110,7 @@ def building(version: str) -> Iterator[None]:
 
     So both are errors here: a build in a worker of another, and a source that asks for its own version.
     """
-    if is_worker():
+    if IS_WORKER.get():
         raise _nested_build_error(version)
     if version in _BUILDING.get():
         raise InvalidArgumentError(f"{version} is built from itself: its source asks for it, and would wait for ever")
@@ -212,13 +212,14 @@ def _working(plan: BuildPlan, head: Snapshot, progress: Progress) -> Iterator[Pa
         "%(version)s: building from a source of %(kind)s", {"version": plan.request.name, "kind": plan.source.kind}
     )
     notes = plan.notes if plan.has_notes else None
-    parts = None if notes is None else notes.shards_in
-    with shard_target(plan.notes.dataset, plan.copies, head.generation, parts) as target, progress:
-        if notes is None and plan.notes.has_shards:
-            # No other process looks for shards that are put again.
-            target = target.with_own_parts()
-        with ShardPipeline(target, target.parts, plan.options, notes) as pipeline:
-            yield PartBuilder(plan, target, pipeline)
+    # Without notes, no other process looks for shards that are put again.
+    parts = None if notes is None and plan.notes.has_shards else plan.notes.shards_in
+    with (
+        shard_target(plan.notes.dataset, plan.request.copies, head.generation, parts) as target,
+        progress,
+        ShardPipeline(target, target.parts, plan.options, notes) as pipeline,
+    ):
+        yield PartBuilder(plan, target, pipeline)
 
 
 def _publish(builder: PartBuilder, built: ShardSet, result: PartResult) -> StoredVersion:
@@ -227,7 +228,8 @@ def _publish(builder: PartBuilder, built: ShardSet, result: PartResult) -> Store
     target = builder.target
     request = plan.request
     extension = request.extension
-    refuse_changed(plan.files, plan.source)
+    if plan.files:
+        refuse_changed(plan.files, plan.source)
     if not built.files and not plan.options.allow_empty:
         raise _nothing_built(plan, result)
     if result.left_out:

@@ -10,7 +10,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Literal
 
@@ -60,22 +60,20 @@ _RANGES_PER_WORKER = 2
 """How many ranges a worker process has in progress: it begins the next one while the first is on its way."""
 
 
+@dataclass(eq=False)
 class Encoder:
-    """Encodes the batches of a source one after another.
+    """Encodes the batches of a source one after another."""
 
-    ``first`` is the number of the first element in the source. ``place`` returns where a record was read, for an error
-    that is shown.
-    """
-
-    def __init__(
-        self, codec: Codec, checks: Checks = Checks(), first: int = 0, place: Callable[[int], str] = nowhere
-    ) -> None:
-        self.codec = codec
-        self._checks = checks
-        self._first = first
-        self._place = place
-        self.result = PartResult()
-        """The result of encoding the elements so far, without shards."""
+    codec: Codec
+    checks: Checks = Checks()
+    first: int = 0
+    """The number of the first element in the source."""
+    place: Callable[[int], str] = nowhere
+    """Returns where a record was read, for an error that is shown."""
+    part: str = ""
+    """What is stored before the number of an element, if that does not tell enough."""
+    result: PartResult = field(default_factory=PartResult)
+    """The result of encoding the elements so far, without shards."""
 
     def encode(self, batch: Batch) -> Frames:
         """Return the records of the next elements of the source, and count these elements."""
@@ -96,7 +94,7 @@ class Encoder:
     def _encoded(self, batch: Batch) -> tuple[Frames, PartResult]:
         """Return the records of a batch, and the result of it."""
         columns = batch.columns(self.codec)
-        if self._checks.validates:
+        if self.checks.validates:
             check_files(self.codec.schema, columns)
         frames = self.codec.encode(columns)
         return frames, PartResult((), self.codec.null_bits_in(columns), len(batch))
@@ -107,13 +105,14 @@ class Encoder:
             frames, result = self._encoded(batch)
         except ElementError as error:
             if len(batch) == 1:
-                record = self._first + self.result.elements
+                record = self.first + self.result.elements
                 # Of the elements that are left out, the first alone is shown with its place.
-                located = error.at(record=record, place="" if self.result.left_out else self._place(record))
-                if not self._checks.skips:
+                located = error.at(record=record, place="" if self.result.left_out else self.place(record))
+                if not self.checks.skips:
                     raise located from error.__cause__
-                lines = (_without_values(located),)
-                left_out = PartResult(elements=1, left_out=1, first_left_out=lines, first_reason=str(located))
+                part = f"{self.part}: " if self.part else ""
+                line = f"{part}{_without_values(located)}"
+                left_out = PartResult(elements=1, left_out=1, first_left_out=(line,), first_reason=f"{part}{located}")
                 self.result = self.result.then(left_out)
                 return
         else:

@@ -44,7 +44,6 @@ from cachelayer.versions.blobs import copy, missing, put_files
 from cachelayer.versions.column_file import CHECKED_NBYTES, ColumnFile, write_column_file
 from cachelayer.versions.derive import append, with_columns
 from cachelayer.versions.manifest import Manifest
-from cachelayer.versions.notes import PartResult
 from cachelayer.versions.shard_set import ShardSet, layout_nbytes
 from cachelayer.versions.shard_table import ShardTable
 from cachelayer.versions.stored_version import StoredVersion
@@ -208,7 +207,7 @@ class _AppendedFields:
             Progress("", None, enabled=False),
             ShardPipeline(self.target, self.target.dataset, self.options) as pipeline,
         ):
-            pipeline.write_part(0, codec, frames, PartResult)
+            pipeline.write_part(0, Encoder(codec), frames)
             return ShardTable(pipeline.finish()[0].shards)
 
 

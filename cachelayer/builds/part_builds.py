@@ -70,31 +70,16 @@ def write_parts(parts: Parts, part_numbers: Iterable[int], pipeline: ShardPipeli
     else:
         encoded = _encoded_here(parts, part_numbers, codec, options)
     with closing(encoded) as encoded_parts:
-        for each in encoded_parts:
-            codec = each.encoder.codec
-            with part_in_errors(each.part):
-                pipeline.write_part(each.number, codec, each.frames, each.result)
+        for number, part, encoder, frames in encoded_parts:
+            codec = encoder.codec
+            with part_in_errors(part):
+                pipeline.write_part(number, encoder, frames)
     assert codec is not None  # noqa: S101 - a whole source is one part
     return codec
 
 
-@dataclass(frozen=True)
-class _EncodedPart:
-    """A part whose records are made while ``frames`` is iterated."""
-
-    number: int
-    part: Part
-    encoder: Encoder
-    frames: Iterator[Frames]
-
-    def result(self) -> PartResult:
-        """Return the result, once all records are made."""
-        result = self.encoder.result
-        if not self.part.name:
-            return result
-        left_out = tuple(f"{self.part.name}: {text}" for text in result.first_left_out)
-        reason = result.first_reason and f"{self.part.name}: {result.first_reason}"
-        return replace(result, first_left_out=left_out, first_reason=reason)
+_EncodedPart = tuple[int, Part, Encoder, Iterator[Frames]]
+"""The number of a part, the part, and its records, which the encoder makes while they are iterated."""
 
 
 def _encoded_here(
@@ -109,8 +94,8 @@ def _encoded_here(
             if part.source.element_spec is None and needs_elements(spec, options):
                 spec, batches = spec_of_batches(batches, spec, as_json=part.source.as_json)
             codec = codec_for(spec)
-        encoder = Encoder(codec, options.checks, part.first, part.source.place)
-        yield _EncodedPart(number, part, encoder, map(encoder.encode, batches))
+        encoder = Encoder(codec, options.checks, part.first, part.source.place, part.name)
+        yield number, part, encoder, map(encoder.encode, batches)
 
 
 def _encoded_by_workers(
@@ -125,7 +110,7 @@ def _encoded_by_workers(
             part = parts.part(number)
             encoder = Encoder(codec, options.checks, part.first, part.source.place)
             frames = chain.from_iterable(encoder.take(encoded_range) for _, encoded_range in encoded_ranges)
-            yield _EncodedPart(number, part, encoder, frames)
+            yield number, part, encoder, frames
 
 
 @dataclass(frozen=True)
@@ -156,7 +141,7 @@ class PartTask:
     def of(cls, plan: BuildPlan, target: ShardTarget) -> Self:
         # An engine runs as many tasks at once as it has room for: each is one process.
         options = replace(plan.options, annotations={}, engine=None, workers=1)
-        return cls(plan.notes, plan.copies, target.generation, plan.parts, options)
+        return cls(plan.notes, plan.request.copies, target.generation, plan.parts, options)
 
     def __call__(self, number: int) -> BuiltPart:
         """Build a part and note it."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -30,6 +30,7 @@ import numpy as np
 from cachelayer.arrayrecord.compression import Compression
 from cachelayer.arrayrecord.writer import ShardWriter
 from cachelayer.builds.build_options import RECORD_OVERHEAD, BuildOptions
+from cachelayer.builds.encode import Encoder
 from cachelayer.errors import BuildRevokedError, CacheLayerError, StorageError
 from cachelayer.objects import paths
 from cachelayer.objects.local import LocalStore
@@ -85,14 +86,6 @@ class ShardTarget:
     """The indices of the shards that were put into a bucket, by the names of the shards. They are empty if all are too
     large to be put beside a manifest."""
 
-    def with_own_parts(self) -> ShardTarget:
-        """Return the same destination with a folder for the parts that goes with the working folder."""
-        return replace(self, parts=LocalStore(self.folder / "parts"))
-
-    @property
-    def is_local(self) -> bool:
-        return self.dataset.local_path(paths.SHARDS) is not None
-
     def begin_shard(self, compression: Compression, codec: Codec) -> ShardWriter:
         """Return the writer of a new shard, of its index and of its lengths."""
         return ShardWriter(self.folder / f"{uuid.uuid4().hex}.array_record", compression, codec)
@@ -101,9 +94,10 @@ class ShardTarget:
         """Finish a shard and move its files into a store. Several threads may call this at the same time."""
         shard = ShardFile(writer.finish(), self.generation)
         files = {writer.path.with_suffix(Path(blob.name).suffix): blob for blob in shard.blobs}
-        index = b"" if self.is_local else writer.index_path.read_bytes()
+        is_local = store.local_path("") is not None
+        index = b"" if is_local else writer.index_path.read_bytes()
         put_files(store, files)
-        if not self.is_local:
+        if not is_local:
             has_room = len(index) + sum(map(len, [*self.known.values()])) <= INDICES_NBYTES
             self.known[shard.name] = index if has_room else b""
         stats = shard.stats
@@ -122,12 +116,18 @@ class ShardTarget:
 def shard_target(
     dataset: Store, copies: CacheFolder | None, generation: int, parts: Store | None = None
 ) -> Iterator[ShardTarget]:
-    """Yield where the shards of a build go; remove the working folder at the end."""
-    group = None if copies is None else _group(copies, dataset)
+    """Yield where the shards of a build go; remove the working folder at the end.
+
+    ``parts`` is the folder of the shards that are built, or None for one that goes with the working folder. Of shards
+    that are not put into the dataset, which no version names, no copies are kept: nobody would remove these when
+    records are erased.
+    """
+    group = None if copies is None or parts is not dataset else _group(copies, dataset)
     parent = dataset.local_path(paths.WORKING) if copies is None or group is None else copies.path
     with working_folder(parent) as folder:
+        own_parts = LocalStore(folder / "parts")
         try:
-            yield ShardTarget(dataset, parts or dataset, generation, folder, DiskRoom(folder), group)
+            yield ShardTarget(dataset, parts or own_parts, generation, folder, DiskRoom(folder), group)
         except OSError as error:
             if folder.exists():
                 raise
@@ -147,6 +147,7 @@ def _group(copies: CacheFolder, dataset: Store) -> CopyGroup | None:
     return None if group.is_read_only else group
 
 
+@dataclass
 class DiskRoom:
     """The room on a disk for work that writes much.
 
@@ -154,21 +155,20 @@ class DiskRoom:
     on a large disk that is nearly full.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._taken = 0
+    folder: Path
+    taken: int = 0
 
     def take(self, nbytes: int) -> None:
         """Count bytes that are about to be written; raise StorageError if they would fill the disk."""
-        self._taken += nbytes
-        disk = os.statvfs(self._folder)
+        self.taken += nbytes
+        disk = os.statvfs(self.folder)
         total = disk.f_blocks * disk.f_frsize
         free = disk.f_bavail * disk.f_frsize
         # A network file system that does not know its size says 0.
-        if total and free < nbytes + min(total // _FREE_SHARE + _UNSYNCED_NBYTES, self._taken):
+        if total and free < nbytes + min(total // _FREE_SHARE + _UNSYNCED_NBYTES, self.taken):
             raise StorageError(
-                f"there is no space left for what is written to {self._folder}: {free / 1e6:,.0f} MB of "
-                f"{total / 1e6:,.0f} MB are free, after {self._taken / 1e6:,.0f} MB were written. Make room, or write "
+                f"there is no space left for what is written to {self.folder}: {free / 1e6:,.0f} MB of "
+                f"{total / 1e6:,.0f} MB are free, after {self.taken / 1e6:,.0f} MB were written. Make room, or write "
                 "to another disk; if the source never ends, pass max_records="
             )
 
@@ -204,7 +204,7 @@ class ShardPipeline:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         # A build that fails still finishes the shards and notes that it has begun: another build goes on after them.
         # Only after Ctrl-C it does not wait for a network that may not answer.
-        is_abandoned = kind is KeyboardInterrupt and not self._target.is_local
+        is_abandoned = kind is KeyboardInterrupt and self._store.local_path("") is None
         for threads in (self._putting, self._noting):
             threads.shutdown(wait=not is_abandoned, cancel_futures=is_abandoned)
         if self._writer is not None:
@@ -212,14 +212,13 @@ class ShardPipeline:
             with suppress(CacheLayerError):
                 self._writer.give_up()
 
-    def write_part(
-        self, number: int, codec: Codec, batches: Iterator[Frames], result: Callable[[], PartResult]
-    ) -> None:
+    def write_part(self, number: int, encoder: Encoder, batches: Iterator[Frames]) -> None:
         """Write the records of a part, which is noted when its shards are put. Earlier shards may raise errors here.
 
         ``batches`` should make each batch when it is asked for, so that few copies of a long record are in memory.
-        ``result`` is called once all records are written.
+        ``encoder`` makes them, and has the result in the end.
         """
+        codec = encoder.codec
         self._cutter = ShardCutter(self._shard_bytes)
         for frames in batches:
             if len(frames) == 1 and len(frames.buffer) >= LONG_NBYTES:
@@ -237,7 +236,7 @@ class ShardPipeline:
                 self._shard_for(codec, begins, piece.buffer.nbytes).write(piece)
                 self._progress.update(len(piece), int(piece.lengths.sum()))
         self._end_shard()
-        self._end_part(number, result())
+        self._end_part(number, encoder.result)
 
     def _shard_for(self, codec: Codec, begins: bool, nbytes: int) -> ShardWriter:
         """Return the writer of the next records, whose bytes then have room on the disk."""

@@ -22,7 +22,8 @@ from cachelayer.errors import CacheLayerError, InvalidTypeError, SourceError
 
 R = TypeVar("R")
 
-_IS_WORKER: ContextVar[bool] = ContextVar("cachelayer_is_worker", default=False)
+IS_WORKER: ContextVar[bool] = ContextVar("cachelayer_is_worker", default=False)
+"""Whether this thread works for another process: then it must not begin a build."""
 
 
 @runtime_checkable
@@ -118,16 +119,11 @@ def pickled(
 @contextmanager
 def as_worker() -> Iterator[None]:
     """Mark this thread as one that works for another process."""
-    token = _IS_WORKER.set(True)
+    token = IS_WORKER.set(True)
     try:
         yield
     finally:
-        _IS_WORKER.reset(token)
-
-
-def is_worker() -> bool:
-    """Return whether this thread works for another process: then it must not begin a build."""
-    return _IS_WORKER.get()
+        IS_WORKER.reset(token)
 
 
 def unpickled(task: bytes) -> Any:

@@ -22,7 +22,6 @@ import google_crc32c
 import numpy as np
 
 from cachelayer.errors import CacheLayerError, CorruptionError, InvalidArgumentError, StorageError
-from cachelayer.objects.paths import parent_of
 from cachelayer.objects.store import Blob, Buffer, Stat
 from cachelayer.protocols import T
 from cachelayer.support.logs import logger_of
@@ -148,10 +147,10 @@ class LocalStore:
     @_again_if_deleted
     def put_file(self, path: Path, blob: Blob) -> None:
         target = self.local_path(blob.name)
-        folder = self._make_folder(parent_of(blob.name))
+        _make_folder(target.parent)
         with _request("write", target):
             path.replace(target)
-            sync_path(folder)
+            sync_path(target.parent)
 
     @_again_if_deleted
     def put_if_absent(self, name: str, data: bytes) -> bool:
@@ -176,7 +175,7 @@ class LocalStore:
         temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}{_TEMPORARY_SUFFIX}")
         try:
             with _request("write", target):
-                self._make_folder(parent_of(name))
+                _make_folder(target.parent)
                 with temporary.open("xb") as file:
                     _warn_if_shut(target.parent, os.fstat(file.fileno()).st_mode)
                     file.write(data)
@@ -216,22 +215,6 @@ class LocalStore:
             raise wrong_size(path, size, stop)
         return body
 
-    def _make_folder(self, name: str) -> Path:
-        """Return the path of a folder. If it does not exist, make it durably, with its parents."""
-        path = folder = self.local_path(name)
-        missing = []
-        try:
-            while not folder.is_dir():
-                missing.append(folder)
-                folder = folder.parent
-            for folder in reversed(missing):
-                folder.mkdir(exist_ok=True)
-                _warn_if_shut(folder.parent, folder.stat().st_mode)
-                sync_path(folder.parent)
-        except OSError as error:
-            raise storage_error("create", folder, error) from error
-        return path
-
     def names(self, folder: str) -> list[str]:
         try:
             # A link below the folder of a dataset is no object.
@@ -267,6 +250,21 @@ class LocalStore:
                     is_made_anew = error.errno is None and not path.is_symlink()
                     if not is_made_anew and error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
                         raise
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder durably, with its parents, if it does not exist."""
+    missing = []
+    try:
+        while not folder.is_dir():
+            missing.append(folder)
+            folder = folder.parent
+        for folder in reversed(missing):
+            folder.mkdir(exist_ok=True)
+            _warn_if_shut(folder.parent, folder.stat().st_mode)
+            sync_path(folder.parent)
+    except OSError as error:
+        raise storage_error("create", folder, error) from error
 
 
 def _warn_if_shut(folder: Path, mode: int) -> None:

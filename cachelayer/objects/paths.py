@@ -141,8 +141,3 @@ def plan(version_digest: str, digest: str) -> str:
 def builds(version: str) -> str:
     """Return the folder of the builds of a version."""
     return f"{BUILDS}/{version}"
-
-
-def parent_of(name: str) -> str:
-    """Return the folder of an object."""
-    return name.rpartition("/")[0]
