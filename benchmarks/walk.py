@@ -26,14 +26,25 @@ ROOTS = (str(PACKAGE), str((PACKAGE / "adapters").resolve()))
 RECORDS = 10_000
 
 
+def is_imported(frame: FrameType | None) -> bool:
+    """Whether a frame runs because a module of ours is imported: the bodies of modules and classes, and what they call.
+
+    They are not optimised code.
+    """
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(ROOTS) and not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+            return True
+        frame = frame.f_back
+    return False
+
+
 def walked(operation: Callable[[], Any]) -> set[tuple[str, str]]:
     """The functions of ours that an operation calls: file and qualified name."""
     calls: set[tuple[str, str]] = set()
 
     def note(frame: FrameType, event: str, _argument: Any) -> None:
         code = frame.f_code
-        # The bodies of modules and classes, which run when they are imported, are not optimised code.
-        if event == "call" and code.co_flags & inspect.CO_OPTIMIZED and code.co_filename.startswith(ROOTS):
+        if event == "call" and code.co_filename.startswith(ROOTS) and not is_imported(frame):
             calls.add((code.co_filename, code.co_qualname))
 
     threading.setprofile(note)

@@ -70,22 +70,8 @@ class Hosts:
             raise InvalidArgumentError(f"hosts {hosts}: the index must be less than the count")
         return cls(index, count)
 
-    def in_order(self, part_count: int) -> list[int]:
-        """Return the numbers of all parts in the order in which this host comes to them.
-
-        The hosts share out the parts in order. A host begins with its share, and goes on with the shares of the hosts
-        after it, each from its end, where its own host comes last::
-
-            6 parts, 3 hosts     host 0: 0 1 3 2 5 4     host 1: 2 3 5 4 1 0     host 2: 4 5 1 0 3 2
-        """
-        return sorted(range(part_count), key=lambda part: self._turn(part, part_count))
-
-    def _turn(self, part: int, part_count: int) -> tuple[int, int]:
-        turn = (self.owner_of(part, part_count) - self.index) % self.count
-        return turn, -part if turn else part
-
     def owner_of(self, part: int, part_count: int) -> int:
-        """Return the index of the host that has a part in its share."""
+        """Return the index of the host that has a part in its share: the hosts share out the parts in order."""
         return part * self.count // part_count
 
 

@@ -94,14 +94,15 @@ class Team:
     def build(self) -> bool:
         """Build parts until all have notes; return False if another process has published the version."""
         request = self._plan.request
-        order = self._hosts.in_order(self._count)
+        noted: set[int] = set()
         while True:
+            before = noted
             noted = noted_numbers(self._plan.notes.folder)
-            # After the list, because whoever publishes deletes the notes.
-            if request.is_published:
+            # Whoever publishes deletes the notes, so the log is read after their list, and not while they become more.
+            if not (before and before <= noted) and request.is_published:
                 return False
             current().parts(len(noted), self._count)
-            missing = [number for number in order if number not in noted]
+            missing = [number for number in range(self._count) if number not in noted]
             if not missing:
                 return True
             self._refuse_if_collected(missing)
@@ -133,12 +134,12 @@ class Team:
             return own
         # The shares of others that are at work are finished, or being built.
         helpers = sorted({index, *map(host_of, leases)} - set(map(self._owner_of, missing)))
-        mine = own[::-1] or [each for each in missing if helper_of(each, helpers, self._hosts.count) == index]
+        mine = own or [each for each in missing if helper_of(each, helpers, self._hosts.count) == index]
         # Another process of this host may have these in work, or who helped before this host did.
         before = helpers[(helpers.index(index) + 1) % len(helpers)] if index in helpers else index
         others = self._held_by({index, before, *map(self._owner_of, mine)}, leases)
         in_work = set().union(*(lease.parts for lease in others))
-        free = [number for number in mine if number not in in_work]
+        free = [number for number in reversed(mine) if number not in in_work]
         # Other hosts may soon help too.
         chosen = free[: -(-len(free) // 2)]
         if chosen:

@@ -298,14 +298,14 @@ def test_hosts_ask_for_as_much_as_there_are_hosts_and_parts(s3: Server) -> None:
         assert len(read) <= parts
 
 
-def test_hosts_that_wait_for_the_last_part_do_not_read_the_leases_of_all(
+def test_hosts_that_wait_for_the_last_part_list_notes_and_leases_alone(
     s3: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", "15")
     hosts, parts = 12, 24
     storage = new_storage(s3)
     begun, built = set[int](), set[int]()
-    all_begun, others_built = threading.Event(), threading.Event()
+    all_begun, all_others_built, have_waited = threading.Event(), threading.Event(), threading.Event()
 
     def part(index: int, count: int) -> Iterator[int]:
         begun.add(index)
@@ -313,12 +313,11 @@ def test_hosts_that_wait_for_the_last_part_do_not_read_the_leases_of_all(
             all_begun.set()
         assert all_begun.wait(60)
         if index == 1:
-            assert others_built.wait(60)
+            assert have_waited.wait(60)
         yield index
         built.add(index)
         if len(built) == parts - 1:
-            # By now all look for parts several times.
-            threading.Timer(3, others_built.set).start()
+            all_others_built.set()
 
     with fault_proxy(s3.endpoint) as proxy, ThreadPoolExecutor(hosts) as threads:
 
@@ -326,7 +325,18 @@ def test_hosts_that_wait_for_the_last_part_do_not_read_the_leases_of_all(
             here = Storage(storage.url, storage_options=s3.storage_options(proxy.endpoint), local_cache_bytes=0)
             return list(here.cache(sharded(part, parts), "d", "v1", hosts=(host, hosts), element_spec=np.int64))
 
-        assert list(threads.map(build, range(hosts))) == [list(range(parts))] * hosts
+        def asked(what: str) -> int:
+            return sum(what in each.path for each in proxy.exchanges())
+
+        built_by_hosts = threads.map(build, range(hosts))
+        assert all_others_built.wait(60)
+        lists, of_log = asked("list-type"), asked("_log")
+        # Each host lists the notes and the leases a few times more.
+        wait_until(lambda: asked("list-type") >= lists + 6 * hosts)
+        asked_of_log = asked("_log") - of_log
+        have_waited.set()
+        assert asked_of_log <= hosts
+        assert list(built_by_hosts) == [list(range(parts))] * hosts
         read = [each.path for each in proxy.exchanges() if each.method == "GET" and "/host-" in each.path]
         assert len(read) <= 2 * (hosts + parts)
 
