@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from samples import examples
 
 from cachelayer import ArraySpec, Ragged, RaggedSpec, Sparse, SparseSpec, Storage
-from cachelayer.builds import batches
-from cachelayer.builds import source as source_module
+from cachelayer.builds import batches, element_batches
 from cachelayer.builds.as_source import as_source
 from cachelayer.builds.batches import Batch, ElementBatch, snapshot
 from cachelayer.builds.element_specs import spec_of_batches
@@ -241,7 +240,7 @@ def in_batches(elements: list[Callable[[], Any]], size: int) -> Iterator[Batch]:
 def test_elements_that_are_alike_or_not_make_the_records_that_copies_of_each_make(case: Any, size: int) -> None:
     elements, spec = case
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(source_module, "MAX_BATCH_RECORDS", size)
+        patch.setattr(element_batches, "MAX_BATCH_RECORDS", size)
         patch.setattr(batches, "MAX_BATCH_RECORDS", size)
         skipping = outcome(as_source(reusing(elements)).batches(), spec, "skip")
         assert skipping == outcome(in_batches(elements, 1024), spec, "skip")
