@@ -91,18 +91,13 @@ class Encoder:
         self.result = self.result.then(result)
         return frames
 
-    def _encoded(self, batch: Batch) -> tuple[Frames, PartResult]:
-        """Return the records of a batch, and the result of it."""
-        columns = batch.columns(self.codec)
-        if self.checks.validates:
-            check_files(self.codec.schema, columns)
-        frames = self.codec.encode(columns)
-        return frames, PartResult((), self.codec.null_bits_in(columns), len(batch))
-
     def _fitting(self, batch: Batch) -> Iterator[Frames]:
         """Yield the records of the elements that fit, and count all. Raise the error of another, or leave it out."""
         try:
-            frames, result = self._encoded(batch)
+            columns = batch.columns(self.codec)
+            if self.checks.validates:
+                check_files(self.codec.schema, columns)
+            frames = self.codec.encode(columns)
         except ElementError as error:
             if len(batch) == 1:
                 record = self.first + self.result.elements
@@ -116,7 +111,7 @@ class Encoder:
                 self.result = self.result.then(left_out)
                 return
         else:
-            self.result = self.result.then(result)
+            self.result = self.result.then(PartResult((), self.codec.null_bits_in(columns), len(batch)))
             yield frames
             return
         middle = len(batch) // 2

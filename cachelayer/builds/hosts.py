@@ -101,7 +101,7 @@ class Team:
             # Whoever publishes deletes the notes, so the log is read after their list, and not while they become more.
             if not (before and before <= noted) and request.is_published:
                 return False
-            current().parts(len(noted), self._count)
+            current().parts = (len(noted), self._count)
             missing = [number for number in range(self._count) if number not in noted]
             if not missing:
                 return True
@@ -161,7 +161,7 @@ class Team:
             began = time.monotonic()
             if began >= looks_next:
                 noted = noted_numbers(self._plan.notes.folder)
-                current().parts(len(noted), self._count)
+                current().parts = (len(noted), self._count)
                 # A list of very many notes takes a while.
                 looks_next = time.monotonic() + max(polls(), 20 * (time.monotonic() - began))
             if number not in noted:

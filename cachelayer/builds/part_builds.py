@@ -205,7 +205,7 @@ def build_parts(builder: PartBuilder) -> PartResult:
     plan = builder.plan
     parts = plan.parts
     finished = _finished_before(plan) if plan.options.resume and plan.has_notes else {}
-    current().parts(len(finished), parts.count)
+    current().parts = (len(finished), parts.count)
     if plan.has_notes:
         plan.notes.begin()
     # An engine may end without some parts, such as those of a node that died. As long as it gets on, it runs again.
@@ -214,7 +214,7 @@ def build_parts(builder: PartBuilder) -> PartResult:
         finished |= builder.build(missing)
         if len(finished) < parts.count:
             finished = plan.notes.finished(plan.request.log, finished)
-        current().parts(len(finished), parts.count)
+        current().parts = (len(finished), parts.count)
         if len(finished) == before:
             raise _not_built(plan, missing[0])
     return joined(parts, finished)
@@ -265,7 +265,7 @@ def say_what_is_finished(plan: BuildPlan, finished: str, *, joins: bool = False)
 
 def joined(parts: Parts, results: Mapping[int, PartResult]) -> PartResult:
     """Return the result of all parts together, whose shards are in the order of the parts."""
-    current().parts(len(results), parts.count)
+    current().parts = (len(results), parts.count)
     if isinstance(parts, SourceParts) and parts.kind == "part":
         _warn_of_equal_parts(parts, results)
     return reduce(PartResult.then, [results[number] for number in range(parts.count)], PartResult())

@@ -125,9 +125,9 @@ def shard_target(
     group = None if copies is None or parts is not dataset else _group(copies, dataset)
     parent = dataset.local_path(paths.WORKING) if copies is None or group is None else copies.path
     with working_folder(parent) as folder:
-        own_parts = LocalStore(folder / "parts")
         try:
-            yield ShardTarget(dataset, parts or own_parts, generation, folder, DiskRoom(folder), group)
+            parts = parts or LocalStore(folder / "parts")
+            yield ShardTarget(dataset, parts, generation, folder, DiskRoom(folder), group)
         except OSError as error:
             if folder.exists():
                 raise
@@ -258,19 +258,17 @@ class ShardPipeline:
 
         self._ended.append((number, self._noting.submit(finish)))
         while self._ended and self._ended[0][1].done():
-            self._finish_part()
+            number, part = self._ended.popleft()
+            self._finished[number] = part.result()
 
     def finish(self) -> dict[int, PartResult]:
         """Wait until all parts are noted; return the results of those since the last call, by number."""
         while self._ended:
-            self._finish_part()
+            number, part = self._ended.popleft()
+            self._finished[number] = self._awaited(part)
         finished = self._finished
         self._finished = {}
         return finished
-
-    def _finish_part(self) -> None:
-        number, part = self._ended.popleft()
-        self._finished[number] = self._awaited(part)
 
     def _awaited(self, put: Future[T]) -> T:
         """Wait for what puts shards, and return its result."""

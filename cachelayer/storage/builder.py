@@ -149,9 +149,9 @@ class Builder:
         source = at_path(source)
         splits: Mapping[str, Any] | None = sources_by_split(source)
         if splits is None:
-            return make(source, Log(self.catalog.dataset(dataset_id)))
+            return make(source, Log(self.catalog.store.folder(dataset_id)))
         # All names are checked before the first split is built.
         ids = {split: paths.check_name("dataset id", f"{dataset_id}.{split}") for split in splits}
         return cast(
-            DataRef[Any], {split: make(splits[split], Log(self.catalog.dataset(ids[split]))) for split in splits}
+            DataRef[Any], {split: make(splits[split], Log(self.catalog.store.folder(ids[split]))) for split in splits}
         )

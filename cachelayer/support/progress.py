@@ -53,7 +53,8 @@ class Progress:
         self._enabled = enabled
         self._unit = f" {unit}s"
         self._skipped = self._written = self._nbytes = 0
-        self._parts: tuple[int, int] | None = None
+        self.parts: tuple[int, int] | None = None
+        """How many parts of the work are done, and how many there are; None if it has none."""
         self._of_parts = (0, 0)
         self._bar: Any = None
         self._has_line = False
@@ -72,14 +73,10 @@ class Progress:
         """Count units that were done before this run. They do not count for the rate."""
         self._skipped += records
 
-    def parts(self, done: int, count: int) -> None:
-        """Set how many parts of the work are done."""
-        self._parts = (done, count)
-
     def part_done(self, records: int, nbytes: int) -> None:
         """Count a finished part, whose units may have been counted before, while it was made: none counts twice."""
-        if self._parts is not None:
-            self._parts = (self._parts[0] + 1, self._parts[1])
+        if self.parts is not None:
+            self.parts = (self.parts[0] + 1, self.parts[1])
         self._of_parts = (self._of_parts[0] + records, self._of_parts[1] + nbytes)
 
     def waiting_for(self, who: str, items: Iterator[R]) -> Iterator[R]:
@@ -179,8 +176,8 @@ class Progress:
         notes = [end]
         if nbytes:
             notes += [size(nbytes), f"{nbytes / max(seconds, 1e-9) / 1e6:.1f} MB/s"]
-        if self._parts is not None:
-            notes.append(f"{self._parts[0]:,} of {self._parts[1]:,} parts")
+        if self.parts is not None:
+            notes.append(f"{self.parts[0]:,} of {self.parts[1]:,} parts")
         if quiet >= self.quiet_seconds:
             wait = wait_of(self)
             reason = "" if wait is None else f": waiting for {wait}"
