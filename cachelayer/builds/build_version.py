@@ -35,7 +35,7 @@ from cachelayer.builds.build_plan import BuildPlan, BuildRequest
 from cachelayer.builds.extensions import AddedColumns
 from cachelayer.builds.hosts import Team, new_lease
 from cachelayer.builds.part_builds import PartBuilder, build_parts
-from cachelayer.builds.parts import Whole
+from cachelayer.builds.parts import Ranges, Whole
 from cachelayer.builds.shard_pipeline import ShardPipeline, shard_target
 from cachelayer.builds.source_files import refuse_changed
 from cachelayer.engines.engine import IS_WORKER
@@ -211,13 +211,14 @@ def _working(plan: BuildPlan, head: Snapshot, progress: Progress) -> Iterator[Pa
     _log.info(
         "%(version)s: building from a source of %(kind)s", {"version": plan.request.name, "kind": plan.source.kind}
     )
-    notes = plan.notes if plan.has_notes else None
-    # Without notes, no other process looks for shards that are put again.
-    parts = None if notes is None and plan.notes.has_shards else plan.notes.shards_in
+    noting = plan.notes if plan.has_notes else None
+    # A shard that is put again into other files need not leave this host if it is the only one.
+    is_one = noting is None and isinstance(plan.parts, Ranges) and plan.parts.count == 1
+    parts = None if is_one and plan.notes.has_shards else plan.notes.shards_in
     with (
         shard_target(plan.notes.dataset, plan.request.copies, head.generation, parts) as target,
         progress,
-        ShardPipeline(target, target.parts, plan.options, notes) as pipeline,
+        ShardPipeline(target, target.parts, plan.options, noting) as pipeline,
     ):
         yield PartBuilder(plan, target, pipeline)
 
@@ -228,6 +229,7 @@ def _publish(builder: PartBuilder, built: ShardSet, result: PartResult) -> Store
     target = builder.target
     request = plan.request
     extension = request.extension
+    has_files = plan.has_notes or target.parts is plan.notes.folder
     if plan.files:
         refuse_changed(plan.files, plan.source)
     if not built.files and not plan.options.allow_empty:
@@ -248,10 +250,10 @@ def _publish(builder: PartBuilder, built: ShardSet, result: PartResult) -> Store
     except AlreadyExistsError:
         count(lost_races=1)
         _log.info("%(version)s: another process has published it", {"version": request.name})
-        if plan.has_notes:
+        if has_files:
             plan.notes.delete_all()
         raise
-    if plan.has_notes:
+    if has_files:
         plan.notes.delete_all()
     _log.info(
         "%(version)s: published %(records)d records in %(shards)d shards",
