@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -249,17 +249,17 @@ class ShardPipeline:
     def _end_part(self, number: int, result: PartResult) -> None:
         shards = self._shards_of_part
         self._shards_of_part = []
-
-        def finish() -> PartResult:
-            part = replace(result, shards=tuple(shard.result() for shard in shards))
-            if self._notes is not None:
-                self._notes.add(number, part)
-            return part
-
-        self._ended.append((number, self._noting.submit(finish)))
+        self._ended.append((number, self._noting.submit(self._note, number, result, shards)))
         while self._ended and self._ended[0][1].done():
-            number, part = self._ended.popleft()
-            self._finished[number] = part.result()
+            noted, part = self._ended.popleft()
+            self._finished[noted] = part.result()
+
+    def _note(self, number: int, result: PartResult, shards: Sequence[Future[ShardFile]]) -> PartResult:
+        """Note a part when its shards are put, and return its result."""
+        part = replace(result, shards=tuple(shard.result() for shard in shards))
+        if self._notes is not None:
+            self._notes.add(number, part)
+        return part
 
     def finish(self) -> dict[int, PartResult]:
         """Wait until all parts are noted; return the results of those since the last call, by number."""
