@@ -77,6 +77,18 @@ class Extension(Protocol):
         """Return the manifest of the new version, after putting the files that it needs besides."""
 
 
+def _refuse_nested(spec: Tree, names: Collection[str]) -> None:
+    """Raise if a name of ``fill`` leads into a dict that the elements of a base have."""
+    for name in names:
+        outer = next((key for key in spec if name.startswith((f"{key}/", f"{key}."))), None) if spec else None
+        if outer is not None:
+            raise InvalidArgumentError(
+                f"fill={{{name!r}: ...}}: fill has values of whole fields, and {name!r} lies within {outer!r}: append "
+                f"elements that have every key of it; for a new key, make {outer!r} anew before, with "
+                "add_columns(..., replace=True), and rewrite() that version"
+            )
+
+
 @dataclass(frozen=True)
 class AddedRecords:
     """Records that follow those of a base, or are all that a version has."""
@@ -87,6 +99,7 @@ class AddedRecords:
 
     def __post_init__(self) -> None:
         if self.base is not None and self.new_fields:
+            _refuse_nested(self.base.manifest.merged_spec, self.new_fields)
             _refuse_columns(self.base)
 
     @property

@@ -75,7 +75,8 @@ def concat(refs: Iterable[View[T]]) -> View[T]:
     for ref in refs:
         if not isinstance(ref, View) or ref._current.info.reading_cost == "foreign":
             raise InvalidTypeError(
-                f"a {type(ref).__name__} has no stored records to join: cache it first, with storage.cache()"
+                f"a {type(ref).__name__} has no stored records to join: cache it, or a stream of it that ends, first, "
+                "with storage.cache()"
             )
         members.append(ref._current)
     if not members:
@@ -378,6 +379,11 @@ def _pairs(parts: Any) -> list[tuple[View[Any], Any]]:
             raise InvalidTypeError(
                 f"cannot mix {part[0]!r}: parts go through epochs, and a weighted sample has none. Mix the "
                 "records themselves, or sample from concat() of all with weights that make up the shares"
+            )
+        if isinstance(part, (tuple, list)) and part and isinstance(part[0], Mixture):
+            raise InvalidTypeError(
+                "cannot mix a mixture, which has epochs of its datasets: name these, each with the product of its "
+                "weight and that of the mixture; or mix concat() of them, as one dataset"
             )
         if not isinstance(part, (tuple, list)) or len(part) != 2 or not isinstance(part[0], View):
             raise InvalidTypeError(f"cannot mix {part!r}: pass pairs of a DataRef and its weight")

@@ -415,6 +415,18 @@ def test_another_number_of_rows_and_a_failing_function_are_refused(storage: Stor
     assert list(storage.versions("d")) == ["v1"]
 
 
+def test_fill_names_whole_fields_and_a_new_key_of_a_dict_comes_by_columns(storage: Storage) -> None:
+    storage.cache([{"a": n, "m": {"x": n}} for n in range(3)], "nested@v1")
+    longer = [{"a": 9, "m": {"x": 9, "z": 0.5}}]
+    for name in ("m/z", "m.z"):
+        with pytest.raises(cachelayer.InvalidArgumentError, match=r"within 'm'.*replace=True"):
+            storage.append("nested@v1", new="v2", source=longer, fill={name: 0.0})
+    storage.add_columns("nested@v1", "wide", lambda row: {"m": {**row["m"], "z": 0.0}}, replace=True)
+    storage.rewrite("nested@wide", new="rewritten")
+    grown = storage.append("nested@rewritten", new="v2", source=longer)
+    assert [row["m"]["z"] for row in grown] == [0, 0, 0, 0.5]
+
+
 @anywhere
 def test_records_are_appended_with_their_columns_or_filled(storage: Storage, wide: Any) -> None:
     more = [expected(n) for n in (5, 9)]

@@ -361,7 +361,7 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
     (lambda refs: cachelayer.mix(refs), InvalidTypeError, "mix"),
     (lambda refs: cachelayer.mix([(refs[0][:0], 1)]), InvalidArgumentError, "mix"),
     (lambda _: cachelayer.mix([([1, 2], 1)]), InvalidTypeError, "mix"),  # type: ignore[list-item]
-    (lambda refs: cachelayer.mix([(cachelayer.mix([(refs[0], 1)]), 1)]), InvalidTypeError, "mix"),
+    (lambda refs: cachelayer.mix([(cachelayer.mix([(refs[0], 1)]), 1)]), InvalidTypeError, "product of its weight"),
     (lambda refs: cachelayer.mix([(refs[0].sample(np.ones(30), seed=0), 1)]), InvalidTypeError, "mix"),
     (lambda refs: cachelayer.mix([(refs[0].stream(num_epochs=None), 1)]), InvalidTypeError, "Stream"),
     (
