@@ -100,6 +100,8 @@ class Codec(PickledByFields):
     """The schema of the records, of which elements may have only some leaves."""
     with_null_values: tuple[StoredLeaf, ...]
     """All leaves of the records within which values may be null, whether the elements have these leaves or not."""
+    spec: Tree = field(init=False)
+    """The spec of the elements."""
     has_videos: bool = field(init=False)
     """True if some of the leaves are videos."""
     reads_videos: bool = field(init=False)
@@ -110,6 +112,7 @@ class Codec(PickledByFields):
     def __post_init__(self) -> None:
         videos = [leaf for leaf in self.leaves if leaf.has_file]
         vars(self).update(
+            spec=self.schema.spec,
             has_videos=bool(videos),
             reads_videos=any(leaf.files is None for leaf in videos),
             _nullable={node.path: self.record_schema.bits[node.path] for node in self.schema.nullable},
@@ -128,11 +131,6 @@ class Codec(PickledByFields):
         )
         with_null_values = tuple(leaf for leaf in leaves if leaf.node.spec.nullable_values)
         return cls(schema, name, layout, leaves, schema, with_null_values)
-
-    @property
-    def spec(self) -> Tree:
-        """The spec of the elements."""
-        return self.schema.spec
 
     def chosen(self, numbers: Sequence[int]) -> Self:
         """Return the codec that reads the same records, as elements with the leaves of these numbers, ascending."""

@@ -79,7 +79,7 @@ class Stacking(PickledByFields):
     def passing(self, element: Any) -> Callable[[Any], Mapping[str, Tree]]:
         schema = self._codec.schema
         leaves = zip(schema.leaves, schema.flatten(element), strict=True)
-        inputs = [(leaf.path, leaf.spec, value) for leaf, value in leaves if not is_plain(leaf.spec)]
+        inputs = [(leaf.path, leaf.spec, value) for leaf, value in leaves if not has_plain_batches(leaf.spec)]
         inputs += _nullable_dicts(self.spec, element, "")
         # By the identity of a value, which no other has as long as it is kept beside: its specs by path.
         specs_of: dict[int, tuple[Any, dict[str, Tree]]] = {}
@@ -108,7 +108,7 @@ class Stacking(PickledByFields):
 
 def _varying(path: str, spec: Tree) -> Iterator[tuple[str, Tree]]:
     """Yield the path and the spec of each outermost part of elements whose batches are no plain arrays."""
-    if isinstance(spec, NullableDict) or (isinstance(spec, LeafSpec) and not is_plain(spec)):
+    if isinstance(spec, NullableDict) or (isinstance(spec, LeafSpec) and not has_plain_batches(spec)):
         yield path, spec
     elif not isinstance(spec, LeafSpec):
         for step, child in tree.children(spec):
@@ -158,7 +158,7 @@ def _batch(spec: Tree, values: Sequence[Any]) -> Any:
     return codec.batch(codec.columns(values))
 
 
-def is_plain(leaf: LeafSpec) -> bool:
+def has_plain_batches(leaf: LeafSpec) -> bool:
     """Return whether a batch of the leaf is always a plain array, of objects for strings."""
     if not isinstance(leaf, ArraySpec) or None in leaf.shape or leaf.nullable or leaf.nullable_values:
         return False

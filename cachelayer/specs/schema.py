@@ -130,6 +130,8 @@ class Schema(PickledByFields):
     """The number of the null bit of each leaf and each dict, by its path."""
     bits_of_values: dict[str, int]
     """The number of the null bit of the values within a leaf, by the path of the leaf."""
+    bit_count: int
+    """The number of null bits of a record."""
 
     @classmethod
     def of(cls, spec: Tree) -> Self:
@@ -142,14 +144,10 @@ class Schema(PickledByFields):
         bits = {node.path: bit for bit, node in enumerate((*leaves, *dicts))}
         with_values = (leaf.path for leaf in leaves if has_values(leaf.spec))
         bits_of_values = {path: bit for bit, path in enumerate(with_values, len(bits))}
-        return cls(spec, root, leaves, dicts, nullable_dicts, nullable, bits, bits_of_values)
+        bit_count = len(bits) + len(bits_of_values)
+        return cls(spec, root, leaves, dicts, nullable_dicts, nullable, bits, bits_of_values, bit_count)
 
     # Null bits
-
-    @property
-    def bit_count(self) -> int:
-        """The number of null bits of a record."""
-        return len(self.bits) + len(self.bits_of_values)
 
     def node_of_bit(self, bit: int) -> Node:
         """Return the leaf or the dict of a null bit; for that of the values within a leaf, the leaf."""

@@ -19,7 +19,6 @@ from cachelayer.streams.reading.chunk_plan import plan_chunk, plan_of, ranges_wi
 from cachelayer.streams.reading.failures import MOST_FAILURES
 from cachelayer.streams.reading.functions import BatchMap, ElementMap, Learned, keyed_generators
 from cachelayer.streams.reading.step_reader import StepReader
-from cachelayer.streams.schedule import Schedule
 from cachelayer.support.arguments import boolean, explains_options, integer, is_choice
 from cachelayer.support.user_warnings import warn
 
@@ -55,6 +54,7 @@ class Stream(Generic[T]):
     def __init__(self, reader: StepReader) -> None:
         self._reader = reader
         """Reads the steps; it has the records and the schedule: for adapters."""
+        self._schedule = reader.schedule
         self._iterated_through = False
         self._warned = False
 
@@ -279,10 +279,6 @@ class Stream(Generic[T]):
         elif order.seed is not None and not order.shuffle and not draws:
             self._warned = True
             warn(f"seed {order.seed} changes nothing here: pass shuffle=True too, or map(fn, rng=True)")
-
-    @property
-    def _schedule(self) -> Schedule:
-        return self._reader.schedule
 
     # Without batches there are more steps than items in this shard, so reversed() would be wrong.
     __reversed__ = None

@@ -43,7 +43,7 @@ from cachelayer.records.codec import Codec, codec_for, codec_named
 from cachelayer.records.files_in_records import join_records
 from cachelayer.records.infer import common_spec
 from cachelayer.records.spans import Records, Spans
-from cachelayer.records.stacking import is_plain
+from cachelayer.records.stacking import has_plain_batches
 from cachelayer.specs import tree
 from cachelayer.specs.schema import Schema
 from cachelayer.specs.spec import DECIMAL_DIGITS, LeafSpec
@@ -281,7 +281,7 @@ def _merge_batches(spec: Tree, batches: Sequence[tuple[Ints, Any]], rows: int) -
     merged = []
     for number, leaf in enumerate(schema.leaves):
         parts = [(own, values[number]) for own, values, _ in split]
-        if is_plain(leaf.spec):
+        if has_plain_batches(leaf.spec):
             check_one_size(leaf.path, [part for _, part in parts])
         merged.append(_merge_leaf(leaf.spec, parts, rows))
     nulls = {
@@ -292,7 +292,7 @@ def _merge_batches(spec: Tree, batches: Sequence[tuple[Ints, Any]], rows: int) -
 
 
 def _merge_leaf(leaf: LeafSpec, batches: Sequence[tuple[Ints, Any]], rows: int) -> Any:
-    if is_plain(leaf):
+    if has_plain_batches(leaf):
         return _merge_fixed(batches, rows)
     # Batches of other leaves, such as a Ragged, have no rows that can be copied in place: values go through Python.
     listed: list[Any] = [None] * rows

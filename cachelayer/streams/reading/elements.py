@@ -39,8 +39,8 @@ from cachelayer.support.locks import cached_property
 
 
 @dataclass(frozen=True)
-class ElementReader:
-    """Reads the elements of a stream: its records after the functions of elements.
+class StreamElements:
+    """The elements of a stream: its records after the functions of elements.
 
     A leaf that the functions pass on unchanged is batched as in the dataset, such as texts of various lengths as a
     Ragged. A leaf that they make is stacked. All batches must agree on which leaves are passed on, whichever batch or
@@ -65,13 +65,9 @@ class ElementReader:
         """Whether elements may be None. Only records that are wrapped are read to find it out."""
         return bool(getattr(self.records.element_spec, "nullable", False))
 
-    def elements(self, plan: ChunkPlan, context: ReadContext, held: HeldOf) -> Elements:
-        """Return the elements of a chunk, to be handed out one by one."""
-        return Elements(self, plan, context, held)
-
-    def to_stack(self, plan: ChunkPlan, context: ReadContext, held: HeldOf) -> Elements:
-        """Return the elements of a chunk, of which :meth:`batches` makes batches."""
-        return Elements(self, plan, context, held, self._deciding_position)
+    def of_chunk(self, plan: ChunkPlan, context: ReadContext, held: HeldOf, *, to_stack: bool = False) -> Elements:
+        """Return the elements of a chunk; if they are ``to_stack``, :meth:`batches` makes batches of them."""
+        return Elements(self, plan, context, held, self._deciding_position if to_stack else None)
 
     def batches(self, elements: Elements, plan: ChunkPlan, context: ReadContext) -> Iterator[Any]:
         """Yield the batch of each step up to the error that ends the elements."""
@@ -143,7 +139,7 @@ class Elements:
 
     def __init__(
         self,
-        reader: ElementReader,
+        stream: StreamElements,
         plan: ChunkPlan,
         context: ReadContext,
         held: HeldOf = read_in_place,
@@ -151,7 +147,7 @@ class Elements:
     ) -> None:
         self.passed_on: Mapping[str, Any] | None = None
         """The specs of the leaves that functions pass on; None if the chunk does not have the deciding element."""
-        self._reader = reader
+        self._stream = stream
         self._plan = plan
         self._context = context
         self._deciding = deciding
@@ -159,7 +155,7 @@ class Elements:
         self._firsts: Sequence[int] = range(len(plan.positions))
         """The row of the chunk in which each element comes first."""
         elements_of_rows = None
-        if reader.schedule.pads or reader.schedule.rows is not None:
+        if stream.schedule.pads or stream.schedule.rows is not None:
             # Rows that fill up a step have the positions of others. An element is made for each position.
             _, firsts, inverse = np.unique(plan.positions, return_index=True, return_inverse=True)
             ascending = np.sort(firsts)
@@ -186,9 +182,9 @@ class Elements:
 
     def _read(self, held: HeldOf) -> Attempted:
         """Read the elements at once; or step by step, if fetching what one of them needs has failed."""
-        records = self._reader.records
+        records = self._stream.records
         numbers = self._rows.numbers
-        stops = self._reader.max_failures is None
+        stops = self._stream.max_failures is None
         attempted = Attempted.of_rows(len(numbers))
         if not len(numbers):
             return attempted
@@ -208,11 +204,11 @@ class Elements:
 
     def _apply_functions(self, attempted: Attempted, rows: ElementRows) -> Attempted:
         """Return what all functions make of elements; see which leaves of the deciding one they pass on."""
-        passing = [self._reader.stacker.passing(element) for element in self._deciding_in(attempted, rows)]
-        for function in self._reader.maps:
+        passing = [self._stream.stacker.passing(element) for element in self._deciding_in(attempted, rows)]
+        for function in self._stream.maps:
             self._context.clock.enter("functions")
             attempted = _changed(
-                attempted, rows, partial(function.call, self._context, lambda: self._reader.may_be_none)
+                attempted, rows, partial(function.call, self._context, lambda: self._stream.may_be_none)
             )
             if function.declared is not None:
                 attempted = _changed(attempted, rows, partial(function.conform, function.declared))
@@ -233,7 +229,7 @@ class Elements:
     def _put_stand_ins(self, attempted: Attempted) -> None:
         """Put the elements of other records in place of those that have failed."""
         failed = sorted(row for row in attempted.failed if row < attempted.end)
-        limit = self._reader.max_failures
+        limit = self._stream.max_failures
         if limit is not None and len(failed) > limit:
             splits = self._plan.splits
             step_end = splits[bisect_right(splits, self._firsts[failed[limit]])]
@@ -255,10 +251,10 @@ class Elements:
         """Return the element that stands in for that of a row, and its record; raise if all candidates fail."""
         number = int(self._rows.numbers[row])
         position = int(self._rows.positions[row])
-        stretch = next(self._reader.schedule.stretches(position))
+        stretch = next(self._stream.schedule.stretches(position))
         candidates = stand_ins(stretch.order, stretch.epoch, position - stretch.origin)
         # In the shape of its bucket, if there are buckets.
-        records = self._reader.records.padded_as(number)
+        records = self._stream.records.padded_as(number)
         tried = [number]
         for attempts, candidate in enumerate(candidates, 1):
             tried.append(candidate + stretch.first)

@@ -44,7 +44,7 @@ from cachelayer.streams.state import state_of
 from cachelayer.support.locks import cached_property
 
 if TYPE_CHECKING:
-    from cachelayer.streams.reading.elements import ElementReader
+    from cachelayer.streams.reading.elements import StreamElements
 
 
 @dataclass(frozen=True)
@@ -246,15 +246,15 @@ class StepReader:
             return append(items, plan, context, held)
 
     @cached_property
-    def _element_reader(self) -> ElementReader:
-        from cachelayer.streams.reading.elements import ElementReader
+    def _elements(self) -> StreamElements:
+        from cachelayer.streams.reading.elements import StreamElements
 
-        return ElementReader(self.records, self.schedule, self.maps, self.learned, self.max_failures)
+        return StreamElements(self.records, self.schedule, self.maps, self.learned, self.max_failures)
 
     def _append_elements(
         self, items: list[Any], plan: ChunkPlan, context: ReadContext, held: HeldOf
     ) -> BaseException | None:
-        elements = self._element_reader.elements(plan, context, held)
+        elements = self._elements.of_chunk(plan, context, held)
         if self.convert is None:
             items.extend(elements.values)
         else:
@@ -267,8 +267,8 @@ class StepReader:
     ) -> BaseException | None:
         elements = None
         if self.maps:
-            elements = self._element_reader.to_stack(plan, context, held)
-            batches = self._element_reader.batches(elements, plan, context)
+            elements = self._elements.of_chunk(plan, context, held, to_stack=True)
+            batches = self._elements.batches(elements, plan, context)
         else:
             batches = self._batches(plan, held)
         for number, batch in enumerate(batches):
