@@ -25,7 +25,7 @@ from cachelayer.objects.local import located
 from cachelayer.objects.open_store import names_no_bucket, open_store
 from cachelayer.records.selection import Selection
 from cachelayer.support.locks import PickledByFields, cached_property
-from cachelayer.support.memory import groups_of, splits_of
+from cachelayer.support.memory import by_part, splits_of
 
 # The options of array_record's reader. They trade memory for speed there, and never change a record.
 _READER_OPTIONS = {"footer_prefetch_bytes", "index_storage_option", "max_parallelism", "readahead_buffer_size"}
@@ -166,10 +166,9 @@ class ArrayRecordDataSource:
         """Return many records, in the order of their keys; negative keys count from the end."""
         numbers = self._selection.take(record_keys)
         out: list[bytes] = [b""] * len(numbers)
-        part_of = self._splits[1:].searchsorted(numbers, side="right")
-        for number, rows in groups_of(part_of, len(self._parts)):
+        for number, rows, own in by_part(self._splits, numbers):
             part = self._parts[number]
-            records = part.file.read(numbers[rows] - self._splits[number] + part.start)
+            records = part.file.read(own + part.start)
             for row, record in zip(rows.tolist(), records, strict=True):
                 out[row] = record
         return out

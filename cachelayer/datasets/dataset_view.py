@@ -22,7 +22,7 @@ from cachelayer.specs.spec import ArraySpec, AudioSpec, EncodedSpec, SparseSpec,
 from cachelayer.specs.tree import Tree
 from cachelayer.specs.values import Nullable, Ragged
 from cachelayer.support.locks import cached_property
-from cachelayer.support.memory import Ints, groups_of, splits_of
+from cachelayer.support.memory import Ints, by_part, splits_of
 from cachelayer.versions.view_calls import ViewCall, ViewName
 
 if TYPE_CHECKING:
@@ -129,8 +129,8 @@ class DatasetView(BaseDataset, DatasetRows[Any]):
         keys = [f"{key} ({names[:n].count(key) + 1})" if key in names[:n] else key for n, key in enumerate(names)]
         counts: dict[str, int | float] = dict.fromkeys(keys, 0)
         splits = splits_of(np.array(list(map(len, parts))))
-        for part, rows in groups_of(splits[1:].searchsorted(numbers, side="right"), len(parts)):
-            counts[keys[part]] = parts[part]._count_values(numbers[rows] - splits[part], name)
+        for part, _, own in by_part(splits, numbers):
+            counts[keys[part]] = parts[part]._count_values(own, name)
         return counts
 
     def _count_values(self, numbers: Ints, name: str) -> int | float:

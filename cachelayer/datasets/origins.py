@@ -13,7 +13,7 @@ import numpy as np
 from cachelayer.errors import InvalidTypeError
 from cachelayer.protocols import Digests, Origins, ShardRows
 from cachelayer.records.selection import Selection
-from cachelayer.support.memory import Ints, groups_of, splits_of
+from cachelayer.support.memory import Ints, by_part, splits_of
 from cachelayer.versions.manifest import canonical_json
 
 
@@ -83,8 +83,8 @@ def _earlier_of_joined(every: Sequence[Origins], count_of_segments: int) -> str 
 
 
 def _placed_of_joined(every: Sequence[Origins], splits: Ints, numbers: Ints) -> Iterator[ShardRows]:
-    for part, rows in groups_of(splits[1:].searchsorted(numbers, side="right"), len(every)):
-        for places, segments, there in every[part].in_shards(numbers[rows] - splits[part]):
+    for part, rows, own in by_part(splits, numbers):
+        for places, segments, there in every[part].in_shards(own):
             yield ShardRows(rows[places], segments, there)
 
 

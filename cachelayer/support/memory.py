@@ -106,6 +106,16 @@ def groups_of(group_of: Ints, groups: int) -> Iterator[tuple[int, Ints]]:
             start += count
 
 
+def by_part(splits: Ints, numbers: Ints) -> Iterator[tuple[int, Ints, Ints]]:
+    """Yield each part that some numbers lie in, which of them do, and their numbers there; parts follow one another.
+
+    ``splits`` has the first number of each part, and the end.
+    """
+    part_of = splits[1:].searchsorted(numbers, side="right")
+    for part, rows in groups_of(part_of, len(splits) - 1):
+        yield part, rows, numbers[rows] - splits[part]
+
+
 def splits_of(lengths: NDArray[Any]) -> Ints:
     """Return where rows of these lengths begin, one after another, and the end: int64 of shape ``[rows + 1]``."""
     splits = np.zeros(len(lengths) + 1, np.int64)

@@ -50,7 +50,7 @@ from cachelayer.specs.spec import DECIMAL_DIGITS, LeafSpec
 from cachelayer.specs.tree import Tree
 from cachelayer.specs.values import Nullable
 from cachelayer.support.locks import PickledByFields, cached_property
-from cachelayer.support.memory import Ints, Placed, groups_of, splits_of
+from cachelayer.support.memory import Ints, Placed, by_part, splits_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,9 +75,8 @@ class Members(PickledByFields):
 
     def by_member(self, numbers: Ints) -> Iterator[tuple[DatasetView, Ints, Ints]]:
         """Yield each member that some of these rows are in, which of them are, and their numbers in the member."""
-        part_of = self.splits[1:].searchsorted(numbers, side="right")
-        for part, rows in groups_of(part_of, len(self.members)):
-            yield self.members[part], rows, numbers[rows] - self.splits[part]
+        for part, rows, own in by_part(self.splits, numbers):
+            yield self.members[part], rows, own
 
     def padding(self, numbers: Ints, name: str) -> int:
         return sum(member.padding(own, name) for member, _, own in self.by_member(numbers))

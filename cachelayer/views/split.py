@@ -40,7 +40,7 @@ from cachelayer.specs.leaf_names import field_names, one_or_several
 from cachelayer.streams.order.permutation import places_of
 from cachelayer.streams.stream_options import check_seed
 from cachelayer.support.arguments import integer, required
-from cachelayer.support.memory import Ints, groups_of, splits_of
+from cachelayer.support.memory import Ints, by_part, splits_of
 from cachelayer.support.user_warnings import warn
 
 _AT_ONCE = 1 << 16
@@ -149,8 +149,8 @@ def _parts_by_number(view: DatasetView, fractions: tuple[float, ...], key: int) 
 def _shuffled_places(segments: tuple[int, ...], numbers: Ints, key: int) -> Iterator[tuple[int, Ints, Ints]]:
     """Yield each segment with some of the records, the rows of these, and their places in its shuffled order."""
     splits = splits_of(np.array(segments, np.int64))
-    for segment, rows in groups_of(splits[1:].searchsorted(numbers, side="right"), len(segments)):
-        yield segment, rows, places_of(segments[segment], key, _FIRST_EPOCH + segment, numbers[rows] - splits[segment])
+    for segment, rows, own in by_part(splits, numbers):
+        yield segment, rows, places_of(segments[segment], key, _FIRST_EPOCH + segment, own)
 
 
 @lru_cache(maxsize=16)
