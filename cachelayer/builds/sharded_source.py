@@ -116,7 +116,8 @@ def sharded(function: Callable[[int, int], Any], count: int) -> Sharded[Any]:
         count: the number of parts. Each begins a shard, so a part that is smaller than a shard makes a small file.
 
     Returns:
-        A source for :meth:`cachelayer.Storage.cache`. The records of the version are in the order of the parts.
+        A source for :meth:`cachelayer.Storage.cache`. The records of the version are in the order of the parts. Of
+        parts that are frames or tables, ``to_arrow()`` gives the types that the element spec implies.
 
     Raises:
         InvalidTypeError, InvalidArgumentError: if an argument is invalid.
