@@ -31,10 +31,10 @@ NEEDED = {
     "specs.": "dtypes leaf_names schema spec spec_json tree values",
     "arrayrecord.": "index local_shards mapping",
     "objects.": "local open_store paths store",
-    "records.": "codec layout leaf_codecs leaf_columns selection spans",
+    "records.": "codec layout leaf_codecs leaf_columns selection spans stored_leaves",
     "storage.": "catalog storage",
     "streams.": "ahead.background ahead.prefetch cursor iterator order.orders order.permutation order.phases "
-    "reading.chunk_plan reading.failures reading.step_reader schedule state stream stream_options "
+    "reading.chunk_plan reading.failures reading.functions reading.step_reader schedule state stream stream_options "
     "stream_stats",
     "versions.": "log manifest reference shard_set shard_table snapshot stored_version view_calls",
 }
