@@ -173,10 +173,9 @@ def checked_fill(name: str, value: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
     kind = dtypes.number_kind(dtype)
     if kind in "iu" or (kind == "f" and not isinstance(value, (float, np.floating))):
         value = integer(name, value)
-    if kind == "b":
-        fits = isinstance(value, (bool, np.bool_))
-    else:
-        fits = kind in "iuf" or (isinstance(value, int) and value == 0)
+    # Every dtype has a 0, which fills up rows if nobody asks for another value.
+    is_zero = isinstance(value, int) and value == 0
+    fits = is_zero or (isinstance(value, (bool, np.bool_)) if kind == "b" else kind in "iuf")
     try:
         with np.errstate(over="ignore"):
             filler = np.array(float(value) if kind == "f" else value).astype(dtype)

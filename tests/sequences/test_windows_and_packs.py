@@ -98,6 +98,22 @@ def test_a_window_alone_is_that_of_a_batch(tmp_path: Path, names: tuple[str, ...
                 alone[names[0]][:] = 0
 
 
+@pytest.mark.parametrize("dtype", ["bool", "uint16", "float16", "complex64", "datetime64[us]", "timedelta64[s]"])
+def test_documents_of_every_dtype_are_cut_packed_and_padded(tmp_path: Path, dtype: str) -> None:
+    docs = [np.arange(size).astype(dtype) for size in (2, 0, 1, 2)]
+    ref = Storage(tmp_path).submit([{"t": doc} for doc in docs], "d@v1", element_spec={"t": ArraySpec(dtype, (None,))})
+    flat = np.concatenate(docs)
+    window = ref.windows("t", 4)[0]["t"]
+    assert window.dtype == dtype
+    assert np.array_equal(window, flat[:4])
+    padded = np.append(flat[4:], np.zeros(3, dtype))
+    assert np.array_equal(ref.windows("t", 4, remainder="pad").read([1])["t"][0], padded)
+    assert np.array_equal(np.sort(ref.packed("t", 5)[0]["t"]), np.sort(flat))
+    assert np.array_equal(ref.padded("t", 3)[2]["t"], np.append(docs[2], np.zeros(2, dtype)))
+    buckets = cachelayer.Buckets("t", (1, 2))
+    assert sum(batch["t"].size for batch in ref.stream(2, buckets=buckets)) == sum(map(len, docs)) + 1
+
+
 @given(
     kinds,
     leaf_names,
