@@ -279,7 +279,7 @@ class View(Generic[T]):
         )
         records = self._records if needs_all else self._current
         if options.get("buckets") is not None and records.leaves is not None:
-            from cachelayer.sequences.bucketed import bucketed_stream
+            from cachelayer.sequences.padded import bucketed_stream
             from cachelayer.streams.order.buckets import buckets_of
 
             return bucketed_stream(records, buckets_of(options["buckets"]), global_batch_size, options)
