@@ -50,10 +50,8 @@ class Opened(click.types.StringParamType):
 
     def __init__(self, opens: Callable[..., Any], client: str = "option", *, has_copies: bool = True) -> None:
         self.opens = opens
-        self.options = (client, "local_cache") if has_copies else (client,)
-
-    def open(self, text: str | None, client: Any, **copies: Any) -> Any:
-        return None if text is None else self.opens(text, storage_options=client, **copies)
+        self.options = {"storage_options": client} | ({"local_cache": "local_cache"} if has_copies else {})
+        """The option for each keyword."""
 
 
 class Argument(click.Argument):
@@ -76,18 +74,19 @@ def parameters_of(function: Callable[..., Any], more: Iterable[str]) -> list[cli
             if param.default is not Parameter.empty:
                 declared[-1].default = param.default
     declared += [_PARAMETERS[name] for name in more]
-    hidden = [name for param in declared if isinstance(param.type, Opened) for name in param.type.options]
+    hidden = [name for param in declared if isinstance(param.type, Opened) for name in param.type.options.values()]
     return declared + [_PARAMETERS[name] for name in dict.fromkeys(hidden)]
 
 
 def opened(parameters: Sequence[click.Parameter], arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of a function, with what its texts name opened."""
     kinds = {str(param.name): param.type for param in parameters if isinstance(param.type, Opened)}
-    hidden = {name: arguments.pop(name) for name in {name for kind in kinds.values() for name in kind.options}}
+    hidden = {name for kind in kinds.values() for name in kind.options.values()}
+    values = {name: arguments.pop(name) for name in hidden}
     for name, kind in kinds.items():
-        client, *copies = kind.options
-        access = {option: hidden[option] for option in copies}
-        arguments[name] = kind.open(arguments[name], hidden[client], **access)
+        if arguments[name] is not None:
+            access = {keyword: values[option] for keyword, option in kind.options.items()}
+            arguments[name] = kind.opens(arguments[name], **access)
     return arguments
 
 

@@ -37,8 +37,7 @@ def leaf_text(value: Any) -> str:
         rows = ", ".join(leaf_text(value[row]) for row in range(min(len(value), FIRST)))
         return f"ragged, {counted(len(value), 'row')}: {_clipped(rows, len(value) > FIRST)}"
     if isinstance(value, Nullable):
-        items = " ".join(_scalar(one) if valid else "None" for one, valid in _first(value))
-        return f"{_kind_of(value.values)} {_clipped(f'[{items}]', value.valid.size > _MOST_VALUES)}"
+        return _array_text(value.values, value.valid)
     if isinstance(value, Sparse):
         places = [tuple(place) for place in value.indices[:FIRST].tolist()]
         entries = ", ".join(f"{at}: {_scalar(one)}" for at, one in zip(places, value.values[:FIRST], strict=True))
@@ -47,31 +46,23 @@ def leaf_text(value: Any) -> str:
     return _array_text(np.asarray(value))
 
 
-def _first(value: Nullable) -> Iterator[tuple[Any, bool]]:
-    """Yield the first values of an array with nulls, and whether they are valid."""
-    count = value.valid.size if value.valid.size <= _MOST_VALUES else FIRST
-    return zip(value.values.reshape(-1)[:count], value.valid.reshape(-1)[:count].tolist(), strict=True)
-
-
-def _kind_of(array: NDArray[Any]) -> str:
+def _array_text(array: NDArray[Any], valid: Any = True) -> str:
+    """Format an array whose values may be null where they are not valid."""
+    valid = np.broadcast_to(valid, array.shape)
+    if array.ndim == 0:
+        return _nested(array, valid)
     name = "strings" if array.dtype == object else dtypes.to_name(array.dtype)
-    return f"{name}[{', '.join(map(str, array.shape))}]"
-
-
-def _array_text(array: NDArray[Any]) -> str:
-    if array.ndim == 0:
-        return _scalar(array[()])
-    kind = _kind_of(array)
+    kind = f"{name}[{', '.join(map(str, array.shape))}]"
     if array.size <= _MOST_VALUES:
-        return f"{kind} {_nested(array)}" if array.size else kind
-    first = " ".join(_scalar(one) for one in array.reshape(-1)[:FIRST])
-    return f"{kind} {_clipped(first, is_clipped=True)}"
+        return f"{kind} {_nested(array, valid)}" if array.size else kind
+    first = map(_nested, array.reshape(-1)[:FIRST], valid.reshape(-1)[:FIRST])
+    return f"{kind} {_clipped(' '.join(first), is_clipped=True)}"
 
 
-def _nested(array: NDArray[Any]) -> str:
-    if array.ndim == 0:
-        return _scalar(array[()])
-    return "[" + " ".join(_nested(array[place, ...]) for place in range(len(array))) + "]"
+def _nested(array: Any, valid: Any) -> str:
+    if not np.ndim(valid):
+        return _scalar(array[()] if isinstance(array, np.ndarray) else array) if valid else "None"
+    return "[" + " ".join(map(_nested, array, valid)) + "]"
 
 
 def _scalar(value: Any) -> str:

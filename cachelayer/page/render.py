@@ -76,8 +76,8 @@ _TEMPLATES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_TEMPLATES.filters.update(nbytes=size, ago=ago, count="{:,}".format, plain=_plain, moment=_moment, path=shown_path)
-_TEMPLATES.filters.update(leaf=leaf_text)
+_TEMPLATES.filters.update(nbytes=size, ago=ago, count="{:,}".format, plain=_plain, moment=_moment)
+_TEMPLATES.filters.update(path=shown_path, leaf=leaf_text)
 _TEMPLATES.globals.update(
     version_path=version_path, path_of=path_of, name_of=name_of, number_in_version=number_in_version
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -120,11 +119,7 @@ def version(request: Request) -> Response:
         shard_count=len(manifest.shards),
         spec=spec[:_SPEC_ROWS],
         more_spec=len(spec) - _SPEC_ROWS,
-        provenance=[
-            (name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
-            for name, value in flattened(dict(ref.provenance))
-            if value not in (None, [], "", {})
-        ],
+        provenance=[pair for pair in flattened(dict(ref.provenance)) if pair[1] not in (None, [], "", {})],
         python=f"ref = cachelayer.open({ref.reference!r})",
     )
 
