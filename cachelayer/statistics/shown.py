@@ -92,11 +92,23 @@ class Statistics:
     """The leaves, in the order of the element."""
 
     def __str__(self) -> str:
-        return statistics_text(self)
+        lines = [_title(self), ""]
+        for name, about, charts in _rows(self):
+            lines.append(f"{name}  {about}")
+            lines += (f"    {_words(chart)}  {_blocks(chart.bars)}".rstrip() for chart in charts if chart.facts)
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         """Return a table, which notebooks show."""
-        return statistics_html(self)
+        rows = []
+        for name, about, charts in _rows(self):
+            title = f"<strong>{escape(name)}</strong> {escape(about)}"
+            for chart in charts or [Chart("", "", [])]:
+                cells = (title, escape(_words(chart)), _blocks(chart.bars))
+                rows.append("".join(f'<td style="text-align: left">{cell}</td>' for cell in cells))
+                title = ""
+        table = "".join(f"<tr>{row}</tr>" for row in rows)
+        return f"<div><strong>{escape(_title(self))}</strong><table>{table}</table></div>"
 
     def to_json(self) -> dict[str, Any]:
         """Return the statistics as dicts, lists, numbers and text."""
@@ -206,28 +218,6 @@ def _string_chart(strings: StringStats, field: str, *, are_bytes: bool) -> Chart
 
 def _listed(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{label} ({count:,})" for label, count in counts.items())
-
-
-def statistics_text(statistics: Statistics) -> str:
-    """Return a line for each leaf, and below it one for each of its distributions."""
-    lines = [_title(statistics), ""]
-    for name, about, charts in _rows(statistics):
-        lines.append(f"{name}  {about}")
-        lines += (f"    {_words(chart)}  {_blocks(chart.bars)}".rstrip() for chart in charts if chart.facts)
-    return "\n".join(lines)
-
-
-def statistics_html(statistics: Statistics) -> str:
-    """Return a table with a row for each distribution of a leaf."""
-    rows = []
-    for name, about, charts in _rows(statistics):
-        title = f"<strong>{escape(name)}</strong> {escape(about)}"
-        for chart in charts or [Chart("", "", [])]:
-            cells = (title, escape(_words(chart)), _blocks(chart.bars))
-            rows.append("".join(f'<td style="text-align: left">{cell}</td>' for cell in cells))
-            title = ""
-    table = "".join(f"<tr>{row}</tr>" for row in rows)
-    return f"<div><strong>{escape(_title(statistics))}</strong><table>{table}</table></div>"
 
 
 def _title(statistics: Statistics) -> str:
