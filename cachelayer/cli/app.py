@@ -126,7 +126,8 @@ def _report(error: BaseException) -> ExitCode:
     """Print the error of a command on stderr, and return its exit code."""
     code = ExitCode.INTERRUPTED if isinstance(error, click.Abort) else code_of(error)
     if code is ExitCode.INTERRUPTED:
-        output.problem("interrupted", "run the same command again: it continues after what is finished, if anything")
+        advice = "run the same command again: it continues after what is finished, if anything"
+        output.problem("interrupted", str(error) or advice)
     elif isinstance(error, SystemExit):
         output.problem("error", f"the program called sys.exit({error.code!r}), which ends no build: return instead")
     elif code is ExitCode.BUG:

@@ -18,7 +18,7 @@ from cachelayer.cli.functions import arguments_of, load
 from cachelayer.cli.options import BUILD, WORK
 from cachelayer.cli.output import Result, version_result
 from cachelayer.drawing.text import counted, duration
-from cachelayer.errors import InvalidArgumentError, RecordIndexError, RefusedError
+from cachelayer.errors import InvalidArgumentError, RecordIndexError
 from cachelayer.provenance.environment import checked_annotations
 from cachelayer.storage.storage import Storage
 from cachelayer.support.credentials_in_urls import without_credentials
@@ -184,7 +184,7 @@ def _confirm(question: str, yes: bool) -> None:
         if sys.stdin is None or not sys.stdin.isatty():
             raise InvalidArgumentError("there is no terminal to ask for confirmation: pass --yes")
         if not click.confirm(question, err=True):
-            raise RefusedError("the answer was no: nothing is changed")
+            raise click.Abort("the answer was no: nothing is changed")
 
 
 @command(

@@ -203,7 +203,9 @@ def test_at_a_terminal_build_shows_progress_and_rm_asks() -> None:
     for answer, code in ((b"n\n", 130), (b"y\n", 0)):
         with at_a_terminal("rm", TARGET) as (child, end):
             end.write(answer)
-            assert "Delete d@v1" in all_of(end)
+            text = all_of(end)
+            assert "Delete d@v1" in text
+            assert ("nothing is changed" in text) is (code == 130)
             assert child.wait(60) == code
     assert list(cachelayer.Storage("cache").versions("d")) == []
 

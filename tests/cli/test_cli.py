@@ -2,7 +2,6 @@
 
 import inspect
 import json
-import os
 import re
 import subprocess
 from pathlib import Path
@@ -258,21 +257,6 @@ def test_documents_are_strict_json_whatever_the_terminal(
         monkeypatch.setenv(variable, value)
     assert invoke(name, here / "cache/rows", "--json").stdout == plain
     assert "Traceback" not in invoke(name, here / "cache/rows").output
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("arguments", [["rm"], ["erase", "3", "--reason", "asked"]])
-def test_an_answer_of_no_changes_nothing_and_is_no_interruption(here: Path, arguments: list[str]) -> None:
-    name, *more = arguments
-    controller, terminal = os.openpty()
-    os.write(controller, b"n\n")
-    command = [SCRIPT, name, "cache/d@v1", *more]
-    ended = subprocess.run(command, cwd=here, stdin=terminal, capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stdout) == (ExitCode.REFUSED, "")
-    assert "nothing is changed" in ended.stderr
-    assert cachelayer.Storage(here / "cache").fetch("d@v1").erased.tolist() == []
-    os.close(controller)
-    os.close(terminal)
 
 
 @pytest.mark.slow
