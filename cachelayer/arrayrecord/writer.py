@@ -266,10 +266,16 @@ class RecordHash:
         self._digest = hashlib.sha256()
         self._thread = Pool(1, "cachelayer-hash")
         self._begun: deque[Future[None]] = deque()
+        self._waiting: deque[memoryview | bytes] = deque()
 
     def add(self, records: memoryview | bytes) -> None:
         """Begin to hash records, each after its length."""
-        self._begun.append(self._thread.submit(self._digest.update, records))
+        self._waiting.append(records)
+        self._begun.append(self._thread.submit(self._hash_next))
+
+    def _hash_next(self) -> None:
+        # No argument of the task: the thread would hold that for a moment after :meth:`wait` has returned.
+        self._digest.update(self._waiting.popleft())
 
     def wait(self, most: int) -> None:
         """Wait until all calls of :meth:`add` but the last ``most`` are done."""

@@ -18,6 +18,7 @@ from leftovers import assert_only_versions_are_left
 import cachelayer
 from cachelayer import Storage, StorageError
 from cachelayer.arrayrecord.writer import RecordHash
+from cachelayer.builds import shard_pipeline
 from cachelayer.builds.build_options import RECORD_OVERHEAD
 from cachelayer.builds.shard_pipeline import ShardCutter
 
@@ -49,7 +50,7 @@ def test_however_a_source_fails_nothing_is_published_and_the_next_build_works(
     assert_only_versions_are_left(storage, "d")
 
 
-LONG = 80_000_000
+LONG = 20_000_000
 LONG_VALUES: dict[str, Callable[[int], Any]] = {
     "array": lambda number: np.full(LONG, number, np.uint8),
     "text": lambda number: chr(97 + number) * LONG,
@@ -58,7 +59,11 @@ LONG_VALUES: dict[str, Callable[[int], Any]] = {
 
 
 @pytest.mark.parametrize(("form", "kind"), [*(("generator", kind) for kind in LONG_VALUES), ("sequence", "array")])
-def test_of_a_long_record_few_copies_are_in_memory(tmp_path: Path, kind: str, form: str) -> None:
+def test_of_a_long_record_few_copies_are_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, form: str
+) -> None:
+    monkeypatch.setattr(shard_pipeline, "LONG_NBYTES", LONG)
+
     class Sequence:
         def __len__(self) -> int:
             return 3
