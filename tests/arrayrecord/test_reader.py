@@ -26,7 +26,7 @@ SIZES = [0, 1, 23, 25, 3_072, 8_200, 20_011, 65_400, PAYLOAD, PAYLOAD + 1, BLOCK
     ("size", "compression", "verify"), pairwise(SIZES, [None, "zstd"], ["never", "open", "always"])
 )
 def test_records_of_one_size(tmp_path: Path, size: int, compression: str | None, verify: str) -> None:
-    count = 40 if size > 30_000 else 300
+    count = 15 if size > 30_000 else 100
     data = np.random.default_rng(size).integers(0, 256, (count, size), dtype=np.uint8)
     arrays = {"data": data, "n": np.arange(count), "flag": np.arange(count) % 3 == 0}
     storage = cachelayer.Storage(tmp_path, verify=verify)  # type: ignore[arg-type]
@@ -39,8 +39,8 @@ def test_records_of_one_size(tmp_path: Path, size: int, compression: str | None,
         *read,
         *(batch for seen in streams for batch in seen),
     ]:
-        np.testing.assert_array_equal(batch["data"], data[batch["n"]])
-        np.testing.assert_array_equal(batch["flag"], batch["n"] % 3 == 0)
+        assert np.array_equal(batch["data"], data[batch["n"]])
+        assert np.array_equal(batch["flag"], batch["n"] % 3 == 0)
     assert [batch["n"].tolist() for batch in read] == [
         *(numbers.tolist() for numbers in (order, order[:1], order[::-1])),
         list(range(count)),

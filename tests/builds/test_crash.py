@@ -69,7 +69,7 @@ def test_killed_again_and_again_the_version_is_that_of_one_run(
     monkeypatch.setenv("CACHELAYER_LEASE_SECONDS", str(LEASE_SECONDS))
     url, options = new_place(store, request, tmp_path)
     if store != "disk":
-        stride = min(stride, 4)
+        stride = min(stride, 7)
     elif way == "workers" and stride > 1:
         # Each of its runs starts processes.
         stride *= 2

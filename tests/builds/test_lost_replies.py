@@ -77,10 +77,14 @@ MEANWHILE = [derived, appended, copied_away, built_again, collected]
 
 NAMES = [name for name in OPERATIONS if name != "rewrite"]
 """A rewrite writes as often as a build in parts, and more."""
+OF_ONE_BUILD = {"submit", "sequence"}
+"""They write what ``cache`` writes."""
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.soak] if name in OF_ONE_BUILD else []) for name in NAMES]
+)
 def test_whatever_reply_is_lost_while_others_use_what_was_published_every_version_stays_whole(
     name: str, tmp_path: Path
 ) -> None:
