@@ -1452,11 +1452,17 @@ def needing(libraries: Mapping[str, str]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("name", cases)
 
 
+# Two processes import all libraries, one after the other.
+PATIENT = pytest.mark.timeout(1200)
+
+
+@PATIENT
 @needing({name: name for name in USED_LIBRARIES})
 def test_what_a_library_has_made_when_it_was_used_is_no_change(phrases_of_libraries: Phrases, name: str) -> None:
     assert phrases_of_libraries(name) == ([], [])
 
 
+@PATIENT
 @needing({name: library for name, (library, _) in LIBRARIES.items()})
 def test_values_and_classes_of_libraries_are_told_apart(phrases_of_libraries: Phrases, name: str) -> None:
     same, after = phrases_of_libraries(name)
