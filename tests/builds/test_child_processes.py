@@ -52,8 +52,10 @@ CALLS = {
 @pytest.mark.parametrize(
     ("call", "folder"),
     [
-        *((call, "one") for call in ("parts", "hosts", "columns", "append")),
+        ("parts", "one"),
+        ("columns", "one"),
         ("a sequence", "new"),
+        *(pytest.param(call, "one", marks=pytest.mark.soak) for call in ("hosts", "append")),
         pytest.param("ray", "new", marks=[pytest.mark.soak, pytest.mark.needs("ray")]),
     ],
 )
