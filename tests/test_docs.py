@@ -33,6 +33,9 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # It quotes programs of examples/, which tests/clients runs.
 CLIENTS = ROOT / "docs" / "clients.md"
 HERE = [page for page in PAGES if page.stem not in ELSEWHERE and page != CLIENTS and FENCE.search(page.read_text())]
+# TensorFlow takes a process five seconds to import: one process runs these pages, one after the other.
+OF_TENSORFLOW = [page for page in HERE if "import tensorflow" in page.read_text()]
+TOGETHER = [OF_TENSORFLOW, *([page] for page in HERE if page not in OF_TENSORFLOW)]
 
 
 @pytest.fixture(scope="module")
@@ -48,18 +51,20 @@ def environment() -> Iterator[dict[str, str]]:
         yield os.environ | options | quick | {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
-def run(page: Path, folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+def run(pages: list[Path], folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     # An unbuffered program writes a line and its end apart, so that lines of programs side by side run into each other.
     buffered = {name: value for name, value in environment.items() if name != "PYTHONUNBUFFERED"}
     settings = buffered | {"CACHELAYER_LOCAL_CACHE": str(folder / "copies"), "PORT": str(free_port())}
-    command = [sys.executable, str(CHILD), str(page)]
+    command = [sys.executable, str(CHILD), *map(str, pages)]
     return subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("page", HERE, ids=lambda page: page.stem)
+@pytest.mark.parametrize("pages", TOGETHER, ids=lambda pages: pages[0].stem)
 @pytest.mark.needs("duckdb", "gcsfs", "ibis", "jax", "polars", "tensorflow")
-def test_the_code_of_a_page_does_what_stands_there(page: Path, tmp_path: Path, environment: dict[str, str]) -> None:
-    done = run(page, tmp_path, environment)
+def test_the_code_of_pages_does_what_stands_there(
+    pages: list[Path], tmp_path: Path, environment: dict[str, str]
+) -> None:
+    done = run(pages, tmp_path, environment)
     assert done.returncode == 0, done.stderr
 
 

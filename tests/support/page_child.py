@@ -1,4 +1,4 @@
-"""Run what a page of the documentation shows: `page_child.py PAGE`, in the folder that it may fill.
+"""Run what pages of the documentation show: `page_child.py PAGE...`, each in a new folder that it may fill.
 
 Python blocks run one after the other, as one program, and must print what the ```text block below them shows. A block
 with a title is written to a file of that name instead, and commands of ```console blocks run if they start such a file.
@@ -7,6 +7,7 @@ A comment, `<!-- test ... -->`, holds what the page takes for granted, and runs 
 
 import io
 import linecache
+import os
 import re
 import subprocess
 import sys
@@ -70,4 +71,8 @@ def main(page: Path) -> None:
 
 if __name__ == "__main__":
     sys.path.insert(0, "")
-    main(Path(sys.argv[1]))
+    here = Path.cwd()
+    for page in map(Path, sys.argv[1:]):
+        (here / page.stem).mkdir()
+        os.chdir(here / page.stem)
+        main(page)
