@@ -32,6 +32,8 @@ _GROUP_BATCHES = 16
 _COPIED_NBYTES = 1 << 20
 # Several groups are in memory at once.
 _GROUP_NBYTES = 32 << 20
+# TensorFlow would look for loops and branches on tensors in these functions, which have none, for half the time.
+_as_it_is = tf.autograph.experimental.do_not_convert
 
 
 @explains_options
@@ -108,31 +110,29 @@ def to_tf(stream: Stream[Any], *, positions: bool = False) -> tf.data.Dataset:
     loops = _Loops(read, outward, reached, has_batches=batched, most=most)
     pack = _packer(stream, with_position=positions or reached is not None)
 
-    def items(generator: Any, loop: Any) -> tf.data.Dataset:
+    def items_of(loop: Any, are_last: Any) -> tf.data.Dataset:
         # Generators have no structures: a flat tuple of leaves, and a position.
         flat = tf.data.Dataset.from_generator(
-            generator, args=(loop,), output_signature=(tuple(signature), of_positions)
+            loops.items, args=(loop, are_last), output_signature=(tuple(signature), of_positions)
         )
-        packed = flat.map(pack).prefetch(tf.data.AUTOTUNE)
+        packed = flat.map(_as_it_is(pack)).prefetch(tf.data.AUTOTUNE)
         return packed.unbatch() if grouped else packed
-
-    def items_of(loop: Any) -> tf.data.Dataset:
-        return items(loops.first_items, loop).concatenate(items(loops.last_items, loop))
 
     def note_position(item: Any, position: Any) -> Any:
         reached.assign(position)
         return (item, position) if positions else item
 
-    numbers = tf.data.Dataset.from_generator(loops, output_signature=tf.TensorSpec((), tf.int64))
-    dataset = _with_cardinality(numbers.flat_map(items_of), stream)
+    signature_of_loops = (tf.TensorSpec((), tf.int64), tf.TensorSpec((), tf.bool))
+    numbers = tf.data.Dataset.from_generator(loops, output_signature=signature_of_loops)
+    dataset = _with_cardinality(numbers.flat_map(_as_it_is(items_of)), stream)
     # Nothing may read ahead of the items that were handed out; by default TensorFlow adds a prefetch() at the end.
     no_prefetch = tf.data.Options()
     no_prefetch.experimental_optimization.inject_prefetch = False
-    return (dataset if reached is None else dataset.map(note_position)).with_options(no_prefetch)
+    return (dataset if reached is None else dataset.map(_as_it_is(note_position))).with_options(no_prefetch)
 
 
 class _Loops:
-    """The loops over a stream. Each loop yields its number, for which there are the items of an iteration.
+    """The loops over a stream. Each yields its number twice, for the first items of an iteration and the last.
 
     Items are leaves, and the position after them; grouped elements come with an array of positions. The last items of
     an iteration come from a generator of their own, which nothing reads ahead: it begins when the first items have been
@@ -155,7 +155,7 @@ class _Loops:
         self._running: dict[int, tuple[Schedule, Iterator[tuple[Any, Any]]]] = {}
         """For each loop, the schedule of its iteration, and the items that it has still to give."""
 
-    def __call__(self) -> Iterator[int]:
+    def __call__(self) -> Iterator[tuple[int, bool]]:
         # TensorFlow may begin several loops at once, in any of its threads: those have the same iteration.
         with self._lock:
             number = max(self._running, default=0) + 1
@@ -164,7 +164,8 @@ class _Loops:
                 reader = reader.starting_at(int(self._reached.numpy()))
             self._running[number] = reader.schedule, self._items(Cursor(reader))
         try:
-            yield number
+            yield number, False
+            yield number, True
         finally:
             del self._running[number]
 
@@ -176,7 +177,10 @@ class _Loops:
             yield item, np.append(np.arange(before + 1, before + len(item[0])), after) if self._has_groups else after
             before = after
 
-    def first_items(self, number: int) -> Iterator[tuple[Any, Any]]:
+    def items(self, number: int, are_last: bool) -> Iterator[tuple[Any, Any]]:
+        return self._last_items(number) if are_last else self._first_items(number)
+
+    def _first_items(self, number: int) -> Iterator[tuple[Any, Any]]:
         """Yield the items of a loop which may be read ahead: all batches but the last; or 3 of 4 elements."""
         schedule, items = self._running[number]
         count = None
@@ -184,7 +188,7 @@ class _Loops:
             count = schedule.item_count - 1 if self._has_batches else schedule.item_count * 3 // 4
         yield from _groups(islice(items, count), self._most)
 
-    def last_items(self, number: int) -> Iterator[tuple[Any, Any]]:
+    def _last_items(self, number: int) -> Iterator[tuple[Any, Any]]:
         """Yield the last items of a loop; the next loop has the next iteration."""
         schedule, items = self._running[number]
         for place, item in enumerate(items):

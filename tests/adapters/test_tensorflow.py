@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import tensorflow as tf
+from samples import pairwise
 
 import cachelayer
 from cachelayer import ArraySpec, Blocks, Ragged, Sparse, Storage
@@ -275,24 +276,26 @@ def test_the_class_names_of_a_folder_of_images_are_kept(storage: Storage, tmp_pa
     assert [int(label) for _, label in ref] == [0, 1]
 
 
-@pytest.mark.parametrize("remainder", ["keep", "drop", "pad", "wrap"])
-@pytest.mark.parametrize("shards", [1, 2, 3])
-def test_batches_of_every_shard_come_as_they_are_with_their_positions(remainder: Any, shards: int) -> None:
+REMAINDERS, SHARDS, LENGTHS = ["keep", "drop", "pad", "wrap"], [1, 2, 3], [(1, 6), (3, 6), (2, 12)]
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize(("remainder", "shards", "length"), pairwise(REMAINDERS, SHARDS, LENGTHS))
+def test_batches_of_every_shard_come_as_they_are_with_their_positions(remainder: Any, shards: int, length: Any) -> None:
+    epochs, size = length
     rows = [{"x": np.arange(n, n + 3, dtype="f4"), "text": f"n{n}"} for n in range(64)]
-    wrapped = cachelayer.wrap(rows, identity="rows")
-    for epochs, size in ((1, 6), (3, 6), (2, 12)):
-        stream = wrapped.stream(
-            size, shuffle=True, seed=3, num_epochs=epochs, remainder=remainder, shard=(shards - 1, shards)
-        )
-        iterator = iter(stream)
-        for item, position in to_tf(stream, positions=True).as_numpy_iterator():
-            wanted = next(iterator)
-            batch, expected = (item[0], wanted[0]) if remainder == "pad" else (item, wanted)
-            assert np.array_equal(batch["x"], expected["x"])
-            assert [text.decode() for text in batch["text"]] == expected["text"].tolist()
-            assert remainder != "pad" or item[1].tolist() == wanted[1].tolist()
-            assert position == iterator.position
-        assert next(iterator, None) is None
+    stream = cachelayer.wrap(rows, identity="rows").stream(
+        size, shuffle=True, seed=3, num_epochs=epochs, remainder=remainder, shard=(shards - 1, shards)
+    )
+    iterator = iter(stream)
+    for item, position in to_tf(stream, positions=True).as_numpy_iterator():
+        wanted = next(iterator)
+        batch, expected = (item[0], wanted[0]) if remainder == "pad" else (item, wanted)
+        assert np.array_equal(batch["x"], expected["x"])
+        assert [text.decode() for text in batch["text"]] == expected["text"].tolist()
+        assert remainder != "pad" or item[1].tolist() == wanted[1].tolist()
+        assert position == iterator.position
+    assert next(iterator, None) is None
 
 
 def test_batches_before_an_error_come_before_it() -> None:
