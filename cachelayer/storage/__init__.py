@@ -4,7 +4,7 @@
 
     storage.py      the public methods: they check arguments, and parse names
     catalog.py      finds and opens versions
-    builder.py      builds a version, or returns the one that exists; staleness.py says what differs from it
-    growing.py      begins to build a version in the background, and reads it meanwhile
+    builder.py      builds a version, here or in the background, or returns the one that exists; staleness.py says
+                    what differs from it
     add_columns.py, derive.py, erase.py, rewrite.py, cacheable.py       the method of this name
 """

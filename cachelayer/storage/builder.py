@@ -6,7 +6,7 @@
     Storage.append        Builder.append           the same, with the records of a base in front
     Storage.cache         Builder.cache            return the version if it exists, after a look whether it is stale;
     Storage.cacheable     Builder.compare_or_build else build it, once among all processes that ask, or begin to
-                                                   build it in the background (growing.py)
+                                                   build it in another process, and read it meanwhile
     Storage.add_columns   Builder.find_or_build    return the version if it exists and is what was asked for; else
     Storage.rewrite                                build it
 
@@ -19,22 +19,33 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+import numpy as np
+
 from cachelayer.builds.as_source import sources_by_split
+from cachelayer.builds.background import BackgroundBuild
 from cachelayer.builds.build_options import BuildOptions
 from cachelayer.builds.build_plan import BuildPlan, BuildRequest
 from cachelayer.builds.build_version import build_once, building, submit
 from cachelayer.builds.element_specs import FILL_HINT
 from cachelayer.builds.extensions import NEW_RECORDS, AddedRecords, Extension
+from cachelayer.builds.parts import Ranges
 from cachelayer.builds.recipe import Recipe
 from cachelayer.builds.source_files import at_path
+from cachelayer.builds.source_records import SourceRecords
+from cachelayer.datasets.dataset_view import DatasetView
+from cachelayer.datasets.growing_records import GrowingRecords
+from cachelayer.datasets.table import Table
+from cachelayer.engines.processes import copied
 from cachelayer.errors import AlreadyExistsError, ElementError, InvalidArgumentError
 from cachelayer.objects import paths
+from cachelayer.records.infer import FIRST_ELEMENTS
 from cachelayer.sequences.packs import PackArguments
+from cachelayer.specs.schema import Schema
 from cachelayer.storage.catalog import Catalog
-from cachelayer.storage.growing import begin_build
 from cachelayer.storage.staleness import OnChange, check_recipe, warn_of_incomparable
 from cachelayer.versions.log import Log
 from cachelayer.versions.reference import Reference
+from cachelayer.versions.view_calls import ViewName
 from cachelayer.views.dataref import DataRef
 
 
@@ -129,7 +140,7 @@ class Builder:
                 plan = BuildPlan.of(request)
             # A source that is empty is built at once, or refused.
             if plan.length != 0:
-                ref = begin_build(self.catalog, plan)
+                ref = _begin_build(self.catalog, plan)
                 warn_of_incomparable(ref, request.recipe, on_change)
                 return ref
         return self.compare_or_build(request, on_change)
@@ -155,3 +166,47 @@ class Builder:
         return cast(
             DataRef[Any], {split: make(splits[split], Log(self.catalog.store.folder(ids[split]))) for split in splits}
         )
+
+
+def _begin_build(catalog: Catalog, plan: BuildPlan) -> DataRef[Any]:
+    """Begin the build of a plan in another process; return the version, whose records can be read at once."""
+    request = plan.request
+    parts = plan.parts
+    spec = plan.options.element_spec
+    why = ""
+    if catalog.store.url.startswith("memory:"):
+        why = (
+            f"{catalog.store.url} is the memory of this process, and another process builds: choose a folder or a "
+            "bucket"
+        )
+    elif not isinstance(parts, Ranges):
+        why = (
+            f"a source of {plan.source.kind} has no items by number, so its records are known once it is built: leave "
+            "out wait=False, or pass a sequence with a length, such as a list or a dataset with __len__ and __getitem__"
+        )
+    elif plan.options.on_error == "skip":
+        why = "with on_error='skip' the numbers of records are known once all are built: leave out one of them"
+    elif not plan.options.resume:
+        why = "with resume=False each process has a build of its own: leave out one of them"
+    if why:
+        raise InvalidArgumentError(f"{request.name}: wait=False: {why}")
+    assert isinstance(parts, Ranges)  # noqa: S101 - others are refused
+    from_source = SourceRecords(parts.source, parts.length, spec)
+    if not callable(request.source):
+        # As it is now: the program may change its own. What a function made is most often nobody else's.
+        from_source = copied(from_source)
+    _, nulls = from_source(np.arange(min(FIRST_ELEMENTS, parts.length)))
+    records = GrowingRecords(
+        plan.notes,
+        np.asarray(parts.starts),
+        parts.length,
+        Schema.of(spec).marked(nulls),
+        {**plan.source.metadata, **plan.options.annotations["metadata"]},
+        from_source,
+        catalog.verify,
+        catalog.copies,
+        request.log.head().sequence,
+        BackgroundBuild(plan),
+    )
+    name = ViewName(f"{request.log.folder.url}@{request.version}", parts.length)
+    return DataRef(replace(DatasetView.all(Table.of(records)), name=name))
