@@ -12,6 +12,7 @@ import json
 import os
 import uuid
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -25,18 +26,27 @@ from cachelayer.builds.batches import BATCH_NBYTES, batch_records
 from cachelayer.builds.source import Source, read_once
 from cachelayer.datasets.table import Table
 from cachelayer.datasets.version_records import VersionRecords
-from cachelayer.errors import InvalidArgumentError, InvalidTypeError
+from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.protocols import DatasetRows, records_of
+from cachelayer.records.media import undeclared_image
+from cachelayer.records.pictures import bytes_of
 from cachelayer.specs import tree
+from cachelayer.specs.spec import ArraySpec, AudioSpec, ImageSpec, JsonSpec, LeafSpec, VideoSpec
 from cachelayer.specs.tree import Tree
+from cachelayer.specs.values import BadValue
 from cachelayer.support.arguments import explains_options
 from cachelayer.support.extras import packages_of
+from cachelayer.support.user_warnings import warn
 from cachelayer.views.view import View
 
 with packages_of("huggingface", "this needs Hugging Face datasets"):
     import datasets
     import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.types as kinds
 
+    from cachelayer.adapters.frameworks.arrow_arrays import table_of
+    from cachelayer.adapters.sources.arrow_columns import FileLeaf, FileLeaves, spec_of, with_declared
     from cachelayer.adapters.sources.arrow_schema import kept_fields, schema_metadata
     from cachelayer.adapters.sources.arrow_source import (
         ArrowPart,
@@ -45,14 +55,7 @@ with packages_of("huggingface", "this needs Hugging Face datasets"):
         source_of_parts,
         source_of_rows,
     )
-    from cachelayer.adapters.sources.huggingface_features import (
-        encoded,
-        feature_of,
-        feature_of_field,
-        leaves_and_spec,
-        needs_first_row,
-        table_of,
-    )
+    from cachelayer.adapters.sources.arrow_types import dtype_of, type_of
     from cachelayer.adapters.sources.pipeline_steps import warn_of_steps
 
 __all__ = ["as_source", "to_datasets"]
@@ -60,6 +63,13 @@ __all__ = ["as_source", "to_datasets"]
 METADATA = "huggingface_features"
 ROWS_AT_ONCE = 256
 _FILES_AT_ONCE = 64
+_ARRAYS = (datasets.Array2D, datasets.Array3D, datasets.Array4D, datasets.Array5D)
+_LISTS = (datasets.List, datasets.LargeList)
+_FILES = (datasets.Image, datasets.Audio, datasets.Video)
+_VALUES = (datasets.Value, datasets.ClassLabel, datasets.Json, *_ARRAYS)
+
+
+# Datasets of Hugging Face as sources.
 
 
 def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = None) -> Adapted:
@@ -93,9 +103,9 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
 def _source_of_dataset(dataset: datasets.Dataset, declared: Tree | None) -> Source:
     """Return the source of a ``Dataset``, which reads whole columns of Arrow: rows would cost many times more."""
     first = None
-    if len(dataset) and needs_first_row(dataset.features, declared):
+    if len(dataset) and _needs_first_row(dataset.features, declared):
         [first] = dataset.with_format("arrow")[:1].to_pylist()
-    leaves, spec = leaves_and_spec(dataset.features, declared, first)
+    leaves, spec = _leaves_and_spec(dataset.features, declared, first)
     nbytes = len(dataset) * dataset.data.nbytes // max(1, dataset.data.num_rows)
     if leaves:
         # The files of images and sounds may be elsewhere, and of any size.
@@ -122,12 +132,12 @@ def _source_of_tables(dataset: datasets.IterableDataset, declared: Tree | None) 
     batches: Iterator[Any] = (batch for table in tables for batch in table.to_batches())
     features = dataset.features
     first: list[Any] = []
-    if features is None or needs_first_row(features, declared):
+    if features is None or _needs_first_row(features, declared):
         first = list(islice(batches, 1))
         batches = chain(first, batches)
     if features is None:
         features = datasets.Features.from_arrow_schema(first[0].schema) if first else datasets.Features()
-    leaves, spec = leaves_and_spec(features, declared, first[0][:1].to_pylist()[0] if first else None)
+    leaves, spec = _leaves_and_spec(features, declared, first[0][:1].to_pylist()[0] if first else None)
     part = ArrowPart("", datasets.Features(features).arrow_schema, lambda _: batches)
     return source_of_parts("datasets", [part], spec, leaves, _kept(features, spec))
 
@@ -148,10 +158,10 @@ def _source_of_python_rows(dataset: datasets.IterableDataset, declared: Tree | N
     features = dataset.features
     rows = iter(_unchanged(dataset))
     if features is not None:
-        rows = map(partial(encoded, features), rows)
-        first = list(islice(rows, needs_first_row(features, declared)))
+        rows = map(partial(_as_stored, features), rows)
+        first = list(islice(rows, _needs_first_row(features, declared)))
         rows = chain(first, rows)
-        _, spec = leaves_and_spec(features, declared, first[0] if first else None)
+        _, spec = _leaves_and_spec(features, declared, first[0] if first else None)
         return Source("datasets", read_once(rows), element_spec=spec, metadata=_kept(features, spec))
     return Source("datasets", read_once(rows), as_json=True)
 
@@ -171,6 +181,135 @@ def _unchanged(dataset: datasets.IterableDataset, form: str | None = None) -> da
         plain = plain.with_format(form)
     plain.set_epoch(dataset.epoch)
     return plain
+
+
+# Features of Hugging Face as element specs, and values as features store them.
+
+
+def _plain(feature: Any) -> Any:
+    """Return the dict that a translation feature stands for; return any other feature unchanged."""
+    if isinstance(feature, datasets.Translation):
+        return {language: datasets.Value("string") for language in sorted(feature.languages)}
+    if isinstance(feature, datasets.TranslationVariableLanguages):
+        return {name: datasets.List(datasets.Value("string")) for name in ("language", "translation")}
+    return feature
+
+
+def _needs_first_row(features: Any, declared: Tree | None) -> bool:
+    """Return whether there are images whose mode neither their feature nor the user declares."""
+    known = {} if declared is None else dict(tree.leaf_values(declared))
+    leaves = _file_leaves(dict(features), "", None)
+    return any(leaf.spec == ImageSpec() and path not in known for path, leaf in leaves)
+
+
+def _leaves_and_spec(features: Any, declared: Tree | None, first: Any = None) -> tuple[FileLeaves, Tree]:
+    """Return the leaves that are files, and the declared spec, or that of the features and perhaps a first row."""
+    leaves = dict(_file_leaves(dict(features), "", first))
+    own = spec_of(pa.struct(list(datasets.Features(features).arrow_schema)), leaves)
+    return leaves, with_declared(own, declared)
+
+
+def _file_leaves(feature: Any, path: str, first: Any, *, within: bool = False) -> Iterator[tuple[str, FileLeaf]]:
+    feature = _plain(feature)
+    if isinstance(feature, dict):
+        for name, child in feature.items():
+            of_child = first.get(name) if isinstance(first, dict) else None
+            yield from _file_leaves(child, f"{path}[{name!r}]", of_child, within=within)
+    elif isinstance(feature, _LISTS):
+        yield from _file_leaves(feature.feature, path, None, within=True)
+    elif isinstance(feature, _FILES):
+        yield path, FileLeaf(_file_spec(feature, path, first), partial(_file_bytes, feature, path))
+    elif not isinstance(feature, _VALUES):
+        raise InvalidTypeError(
+            f"leaf {path} is a {type(feature).__name__}, which is not stored: leave it out with remove_columns(), or "
+            "turn it into arrays with map()"
+        )
+    elif within and feature == datasets.Value("null"):
+        raise InvalidTypeError(f"leaf {path} has Arrow's type null, which is not stored: it holds only nulls")
+
+
+def _file_spec(feature: Any, path: str, first: Any) -> LeafSpec:
+    """Return the spec of a leaf of files; ``first`` is the first of them, as a struct or as its bytes, or None."""
+    if not feature.decode:
+        return ArraySpec(bytes)
+    try:
+        if isinstance(feature, datasets.Image) and feature.mode is None and first is not None:
+            files = pa.array([first], feature.pa_type) if isinstance(first, dict) else None
+            return undeclared_image(path, first if files is None else _file_bytes(feature, path, files)[0].as_py())
+        if isinstance(feature, datasets.Image):
+            return ImageSpec(feature.mode or "RGB")
+        if isinstance(feature, datasets.Video):
+            return VideoSpec()
+        return AudioSpec(feature.sampling_rate, feature.num_channels)
+    except InvalidArgumentError as error:
+        raise InvalidTypeError(f"leaf {path}: {error}") from error
+
+
+def _file_bytes(feature: Any, path: str, files: pa.StructArray) -> pa.Array:
+    """Return the bytes of each file; read the files that are given only by name."""
+    data, names = files.flatten()[:2]
+    if not pc.any(pc.and_(pc.is_null(data), pc.is_valid(names))).as_py():
+        return data
+    try:
+        return feature.embed_storage(files).field("bytes")
+    except Exception as error:
+        got = f"{names[0]}, which cannot be read: {type(error).__name__}: {error}"
+        raise ElementError("a file", got, path=path) from error
+
+
+def _as_stored(feature: Any, value: Any) -> Any:
+    """Return a value as its feature stores it: the number of a label, the bytes of a file. What does not fit stays."""
+    if value is None:
+        return None
+    try:
+        return _encoded(feature, value)
+    except Exception as error:  # noqa: BLE001 - features raise anything
+        return BadValue(f"{tree.describe(value)} ({type(error).__name__}: {error})")
+
+
+def _encoded(feature: Any, value: Any) -> Any:
+    if isinstance(feature, datasets.TranslationVariableLanguages):
+        value = feature.encode_example(value)
+    feature = _plain(feature)
+    if isinstance(feature, dict):
+        if not isinstance(value, dict):
+            return value
+        whole = {**dict.fromkeys(feature), **value}
+        return {name: _as_stored(feature[name], child) if name in feature else child for name, child in whole.items()}
+    if isinstance(feature, _LISTS):
+        inner = feature.feature
+        if isinstance(value, (list, tuple)) and not isinstance(inner, datasets.Value):
+            return [_as_stored(inner, child) for child in value]
+        return _of_dtype(inner, value)
+    if isinstance(feature, _FILES):
+        # A picture that has a file is that file for datasets too, which turns it as its Exif says.
+        stored = feature.encode_example(value if getattr(value, "filename", "") else bytes_of(value))
+        if stored["bytes"] is None:
+            kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+            stored = feature.embed_storage(pa.array([stored], kind))[0].as_py()
+        return stored["bytes"]
+    return feature.encode_example(value) if isinstance(feature, datasets.ClassLabel) else _of_dtype(feature, value)
+
+
+def _of_dtype(feature: Any, value: Any) -> Any:
+    """Return numbers of numpy as Python's, if a feature has another dtype, and decimals as floats."""
+    if isinstance(feature, datasets.Value) and kinds.is_decimal(feature.pa_type):
+        return _float_of_decimal(feature.pa_type, value)
+    if not isinstance(feature, (datasets.Value, *_ARRAYS)) or not isinstance(value, (np.ndarray, np.generic)):
+        return value
+    dtype = dtype_of(datasets.Value(feature.dtype).pa_type, "")
+    is_other = dtype != value.dtype and {getattr(dtype, "kind", ""), value.dtype.kind} <= {*"iuf"}
+    return value.tolist() if is_other else value
+
+
+def _float_of_decimal(kind: pa.DataType, value: Any) -> Any:
+    """Return the float of a decimal that a type holds, or those of a list; raise an ArrowInvalid if it does not."""
+    if isinstance(value, (list, tuple)):
+        return [_float_of_decimal(kind, each) for each in value]
+    return float(pa.scalar(value, kind).as_py()) if isinstance(value, Decimal) else value
+
+
+# Records as a dataset of Hugging Face.
 
 
 @explains_options
@@ -210,7 +349,7 @@ def to_datasets(ref: View[Any], *, cache_dir: str | os.PathLike[str] | None = No
                 size = batch_records(records.info.read_nbytes, ROWS_AT_ONCE)
                 for start in range(0, len(records), size):
                     rows = np.arange(start, min(start + size, len(records)))
-                    writer.write_table(table_of(features, records.batch(rows), len(rows)))
+                    writer.write_table(table_of(schema, records.batch(rows), len(rows)))
             written.replace(path)
         finally:
             written.unlink(missing_ok=True)
@@ -240,5 +379,38 @@ def _features_of(records: DatasetRows[Any]) -> datasets.Features:
     if not isinstance(spec, dict):
         raise InvalidTypeError(f"rows of a datasets.Dataset are dicts; elements are {tree.describe(spec)}")
     kept = kept_fields(metadata, spec)
-    features = {name: feature_of(leaf, f"[{name!r}]") for name, leaf in spec.items()}
-    return datasets.Features(features | {name: feature_of_field(field, features[name]) for name, field in kept.items()})
+    features = {name: _feature_of(leaf, f"[{name!r}]") for name, leaf in spec.items()}
+    return datasets.Features(
+        features | {name: _feature_of_field(field, features[name]) for name, field in kept.items()}
+    )
+
+
+def _feature_of(spec: Tree, path: str) -> Any:
+    """Return the feature of a spec that did not come from ``datasets``."""
+    if isinstance(spec, dict):
+        return {name: _feature_of(child, f"{path}[{name!r}]") for name, child in spec.items()}
+    if isinstance(spec, JsonSpec):
+        return datasets.Json()
+    if isinstance(spec, ImageSpec):
+        if not spec.upright:
+            warn(f"leaf {path}: datasets turns images as their Exif says, which upright=False does not")
+        return datasets.Image(mode=spec.mode)
+    if isinstance(spec, AudioSpec):
+        return datasets.Audio(sampling_rate=spec.sampling_rate, num_channels=spec.channels)
+    return datasets.Features.from_arrow_schema(pa.schema({"leaf": type_of(spec, path)}))["leaf"]
+
+
+def _feature_of_field(field: pa.Field, own: Any) -> Any:
+    """Return the feature of a column that came with a type of Arrow; ``own`` is the one that its spec implies."""
+    if kinds.is_dictionary(field.type):
+        warn(
+            f"column {field.name!r} came as categories, which datasets has no feature for: it becomes {own}; "
+            f"cast_column({field.name!r}, ClassLabel(names=[...])) makes numbers of them"
+        )
+        return own
+    try:
+        return datasets.Features.from_arrow_schema(pa.schema([field]))[field.name]
+    except (NotImplementedError, TypeError, ValueError):
+        if not isinstance(field.type, pa.BaseExtensionType):
+            warn(f"column {field.name!r} came as {field.type}, which datasets has no feature for: it becomes {own}")
+        return own

@@ -39,7 +39,8 @@ with packages_of("pandas", "this needs pandas"):
         schema_metadata,
         with_note,
     )
-    from cachelayer.adapters.sources.arrow_source import columns_of, spec_of_schema
+    from cachelayer.adapters.sources.arrow_source import columns_of, source_of_rows, spec_of_schema
+    from cachelayer.adapters.sources.arrow_types import are_zoned, changed
 
 __all__ = ["as_source", "to_pandas"]
 
@@ -76,8 +77,6 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
         return None
     if unbatch:
         raise InvalidArgumentError("unbatch=True: rows of a pandas frame are elements already; leave it out")
-    from cachelayer.adapters.sources.arrow_source import source_of_rows
-
     _check_names(obj)
     schema = _schema_of(obj)
     spec = _spec_of(obj, schema, element_spec)
@@ -126,7 +125,7 @@ def to_pandas(
         1    c      3
     """
     if types_mapper is not None:
-        return table_of(ref, indices).to_pandas(types_mapper=types_mapper)
+        return table_of(*read_columns(ref, indices)).to_pandas(types_mapper=types_mapper)
     schema, batch, rows = read_columns(ref, indices)
     return pd.DataFrame({field.name: _series(field, batch[field.name], rows) for field in schema})
 
@@ -273,8 +272,6 @@ def _array(name: str, series: pd.Series[Any], decimals: pa.DataType | None = Non
 
 def _series(field: pa.Field, values: Any, rows: int) -> pd.Series[Any]:
     """Return the column of a frame that holds the values of a leaf, or of a dict of leaves, unchanged."""
-    from cachelayer.adapters.sources.arrow_columns import are_zoned
-
     kind = field.type
     name = field.name
     dtype_name = note_of(field, PANDAS)
@@ -312,7 +309,7 @@ def _series(field: pa.Field, values: Any, rows: int) -> pd.Series[Any]:
 
 def _objects(array: pa.Array, name: str) -> pd.Series[Any]:
     try:
-        values = array.cast(_without_nanoseconds(array.type)).to_pylist()
+        values = array.cast(changed(array.type, _without_nanoseconds)).to_pylist()
     except pa.ArrowInvalid as error:
         raise InvalidTypeError(
             f"leaf [{name!r}] has times with nanoseconds, which datetime.time does not hold: pass "
@@ -322,14 +319,7 @@ def _objects(array: pa.Array, name: str) -> pd.Series[Any]:
 
 
 def _without_nanoseconds(kind: pa.DataType) -> pa.DataType:
-    """Return a type with microseconds for the nanoseconds of times of day."""
-    if kinds.is_time64(kind):
-        return pa.time64("us")
-    if kinds.is_struct(kind):
-        return pa.struct([field.with_type(_without_nanoseconds(field.type)) for field in kind])
-    if kinds.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_without_nanoseconds(kind.value_type)))
-    return pa.large_list(_without_nanoseconds(kind.value_type)) if kinds.is_large_list(kind) else kind
+    return pa.time64("us") if kinds.is_time64(kind) else kind
 
 
 def _cell(values: Any, row: int) -> Any:

@@ -97,25 +97,23 @@ def to_polars(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None = Non
     """
     import pyarrow as pa
 
-    from cachelayer.adapters.frameworks.arrow_arrays import array_of, read_columns
+    from cachelayer.adapters.frameworks.arrow_arrays import read_columns, table_of
+    from cachelayer.adapters.sources.arrow_types import changed
 
     schema, batch, rows = read_columns(ref, indices)
-    readable = pa.schema([field.with_type(_readable(field.type, f"[{field.name!r}]")) for field in schema])
-    arrays = [array_of(field.type, batch[field.name], rows, f"[{field.name!r}]") for field in readable]
-    exact = pl.Schema(pa.schema([field for field in schema if field.type != readable.field(field.name).type]))
-    return pl.DataFrame(pa.Table.from_arrays(arrays, schema=readable)).cast(dict(exact))
+    readable = pa.schema(
+        [field.with_type(changed(field.type, partial(_readable, f"[{field.name!r}]"))) for field in schema]
+    )
+    return pl.DataFrame(table_of(readable, batch, rows)).cast(dict(pl.Schema(schema)))
 
 
-def _readable(kind: pa.DataType, path: str) -> pa.DataType:
+def _readable(path: str, kind: pa.DataType) -> pa.DataType:
     """Return the nearest type that Polars reads correctly: lists of length 0 make it panic, and seconds overflow."""
     import pyarrow as pa
     import pyarrow.types as kinds
 
-    if kinds.is_struct(kind):
-        return pa.struct([field.with_type(_readable(field.type, path)) for field in kind])
-    if kinds.is_list(kind) or kinds.is_fixed_size_list(kind):
-        size = kind.list_size if kinds.is_fixed_size_list(kind) else 0
-        return pa.list_(kind.value_field.with_type(_readable(kind.value_type, path)), size or -1)
+    if kinds.is_fixed_size_list(kind) and not kind.list_size:
+        return pa.list_(kind.value_field)
     if kinds.is_timestamp(kind) and kind.tz is not None and kind.tz not in available_timezones():
         raise InvalidTypeError(f"leaf {path}: Polars has no time zone {kind.tz!r}: use to_arrow()")
     if (kinds.is_timestamp(kind) or kinds.is_duration(kind)) and kind.unit == "s":

@@ -17,8 +17,7 @@ from urllib.parse import unquote
 
 from numpy.typing import NDArray
 
-from cachelayer.adapters.frameworks.arrow_arrays import table_of
-from cachelayer.adapters.sources.arrow_columns import is_list
+from cachelayer.adapters.frameworks.arrow_arrays import read_columns, table_of
 from cachelayer.adapters.sources.arrow_source import (
     ArrowPart,
     filled,
@@ -27,6 +26,7 @@ from cachelayer.adapters.sources.arrow_source import (
     source_of_table,
     with_constants,
 )
+from cachelayer.adapters.sources.arrow_types import is_list
 from cachelayer.adapters.sources.files import File, Files, Paths, file_source, reading
 from cachelayer.adapters.sources.text_files import check_convert_options, csv_part, json_lines
 from cachelayer.builds.batches import BATCH_NBYTES, MAX_BATCH_RECORDS, stacked_records
@@ -143,7 +143,7 @@ def to_arrow(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None = None
         >>> to_arrow(ref) == table, to_arrow(ref, [2]).to_pylist()
         (True, [{'n': 3, 'tags': ['y', 'z']}])
     """
-    return table_of(ref, indices)
+    return table_of(*read_columns(ref, indices))
 
 
 @explains_options

@@ -1,4 +1,11 @@
-"""Read records as Arrow columns: types for element specs, and arrays of whole batches, never value by value."""
+"""Read records as Arrow columns: arrays of whole batches, never value by value.
+
+Lists of any kind are built as large lists, which pyarrow casts to the type of the column::
+
+    batch   {"a": Ragged [[1, 2], []], "b": Ragged [[3, 4], []]}    a dict of lists
+    built   large_list<struct<a, b>>   [[{1, 3}, {2, 4}], []]       lists of dicts, if the column came so
+    cast    list<struct<a, b>>, map, fixed_size_list, ...
+"""
 
 from __future__ import annotations
 
@@ -10,15 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachelayer.adapters.frameworks.stream_or_ref import check_ref
-from cachelayer.adapters.sources.arrow_columns import is_list
+from cachelayer.adapters.sources.arrow_columns import floats_of
 from cachelayer.adapters.sources.arrow_schema import kept_fields
-from cachelayer.adapters.sources.decimals import decimals_of
+from cachelayer.adapters.sources.arrow_types import as_stored, changed, is_list, type_of, type_of_dtype, within
 from cachelayer.errors import InvalidTypeError
 from cachelayer.protocols import records_of
 from cachelayer.records.selection import record_numbers
 from cachelayer.specs import json_text, tree
-from cachelayer.specs.spec import JsonSpec, LeafSpec, RaggedSpec, SparseSpec, describe_leaf
-from cachelayer.specs.tree import Tree
 from cachelayer.specs.values import Nullable, Ragged
 from cachelayer.support.extras import packages_of
 from cachelayer.support.memory import Ints
@@ -52,44 +57,10 @@ def read_columns(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None) -
     return schema, raw.batch(rows), len(rows)
 
 
-def table_of(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None) -> pa.Table:
-    """Return records as a table; all records if ``indices`` is None."""
-    schema, batch, rows = read_columns(ref, indices)
+def table_of(schema: pa.Schema, batch: Any, rows: int) -> pa.Table:
+    """Return a batch of records as a table of a schema that fits their spec."""
     arrays = [array_of(field.type, batch[field.name], rows, f"[{field.name!r}]") for field in schema]
     return pa.Table.from_arrays(arrays, schema=schema)
-
-
-def type_of(spec: Tree, path: str) -> pa.DataType:
-    """Return the Arrow type of an element spec."""
-    if spec is None:
-        return pa.null()
-    if isinstance(spec, dict) or tree.is_namedtuple(spec):
-        fields = spec if isinstance(spec, dict) else spec._asdict()
-        return pa.struct([(name, type_of(child, f"{path}[{name!r}]")) for name, child in fields.items()])
-    if not isinstance(spec, LeafSpec):
-        raise InvalidTypeError(f"leaf {path} is {tree.describe(spec)}: a column holds values, lists or dicts")
-    if isinstance(spec, JsonSpec):
-        return pa.json_()
-    inner = spec.shape[spec.ragged_rank + 1 :] if isinstance(spec, RaggedSpec) else ()
-    kind = None if isinstance(spec, SparseSpec) or None in inner else _scalar_type(spec.dtype)
-    if kind is None:
-        raise InvalidTypeError(f"leaf {path}: Arrow has no type for {describe_leaf(spec)}: read it with ref.read()")
-    kind = kind if spec.timezone is None else pa.timestamp(kind.unit, spec.timezone)
-    for dim in reversed(spec.shape):
-        kind = pa.list_(kind, -1 if dim is None else dim)
-    return kind
-
-
-def _scalar_type(dtype: Any) -> pa.DataType | None:
-    if not isinstance(dtype, np.dtype) or dtype.kind in "SU":
-        return pa.string() if dtype is str or getattr(dtype, "kind", "") == "U" else pa.binary()
-    if dtype.kind in "mM" and np.datetime_data(dtype)[1] != 1:
-        # pyarrow would read a unit of 10 seconds as one second.
-        return None
-    try:
-        return pa.date32() if dtype == np.dtype("M8[D]") else pa.from_numpy_dtype(dtype)
-    except pa.ArrowException:
-        return None
 
 
 def array_of(kind: pa.DataType, values: Any, rows: int, path: str) -> pa.Array:
@@ -97,67 +68,73 @@ def array_of(kind: pa.DataType, values: Any, rows: int, path: str) -> pa.Array:
 
     A dict of lists may become lists of structs, and bytes structs of bytes and a path, if the type says so.
     """
+    array = _built(kind, values, rows, path)
+    try:
+        if array.type == kind:
+            return array
+        stored = array.cast(changed(kind, as_stored))
+        # pyarrow casts nothing to a map, and views nothing as a tensor.
+        return stored.view(kind) if any(map(kinds.is_map, within(kind))) else stored.cast(kind)
+    except pa.ArrowException as error:
+        raise _not_held(kind, path) from error
+
+
+def _built(kind: pa.DataType, values: Any, rows: int, path: str) -> pa.Array:
+    """Return values as an array with large lists for lists and maps, and what extension types store."""
     if kinds.is_null(kind):
         return pa.nulls(rows)
     if isinstance(values, list):
         return _json_array(kind, values, path)
-    if kinds.is_map(kind):
-        entries = array_of(pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)])), values, rows, path)
-        keys, items = entries.values.flatten()
-        return pa.MapArray.from_arrays(entries.offsets, keys, items, type=kind, mask=entries.is_null())
-    lists = []
-    inner = kind
+    depth = 0
+    inner = as_stored(kind)
     while is_list(inner):
-        lists.append(inner)
-        inner = inner.value_type
+        inner = as_stored(inner.value_type)
+        depth += 1
     if not kinds.is_struct(inner):
         return _leaf_array(kind, values, path)
-    valid = None
+    mask = None
     if isinstance(values, Nullable) and isinstance(values.values, dict):
-        values, valid = values.values, values.valid
+        mask = pa.array(~values.valid)
+        values = values.values
     if isinstance(values, dict) or tree.is_namedtuple(values):
         fields = values if isinstance(values, dict) else values._asdict()
         parts = [(fields[field.name], field.type, f"{path}[{field.name!r}]") for field in inner]
     else:
         parts = [(values, pa.binary(), path)]
-    arrays = [array_of(_within(lists, child), part, rows, at) for part, child, at in parts]
-    zipped = _zipped(kind, arrays, rows, path)
-    return zipped if valid is None else pa.StructArray.from_arrays(arrays, fields=list(kind), mask=pa.array(~valid))
+    arrays = [_built(_in_lists(child, depth), part, rows, at) for part, child, at in parts]
+    if not arrays:
+        return pa.StructArray.from_buffers(kind, rows, [None])
+    return _zipped(inner, depth, arrays, mask, path)
 
 
 def _json_array(kind: pa.DataType, values: list[Any], path: str) -> pa.Array:
     """Return values of JSON as text; None becomes null."""
     texts = [None if value is None else json_text.text_of(value) for value in values]
     try:
-        stored = pa.array(texts, kind.storage_type)
+        return pa.array(texts, kind.storage_type)
     except UnicodeEncodeError as error:
         raise _no_utf8(path, error) from error
-    return pa.ExtensionArray.from_storage(kind, stored)
 
 
-def _within(lists: list[pa.DataType], kind: pa.DataType) -> pa.DataType:
-    for outer in reversed(lists):
-        size = outer.list_size if kinds.is_fixed_size_list(outer) else -1
-        kind = pa.large_list(kind) if kinds.is_large_list(outer) else pa.list_(kind, size)
+def _in_lists(kind: pa.DataType, depth: int) -> pa.DataType:
+    for _ in range(depth):
+        kind = pa.large_list(kind)
     return kind
 
 
-def _zipped(kind: pa.DataType, parts: list[pa.Array], rows: int, path: str) -> pa.Array:
+def _zipped(kind: pa.DataType, depth: int, parts: list[pa.Array], mask: pa.Array | None, path: str) -> pa.Array:
     """Return structs of arrays, or lists of structs of the values of lists that have equal lengths."""
-    if kinds.is_struct(kind):
-        if not parts:
-            return pa.StructArray.from_buffers(kind, rows, [None])
-        if len(parts) == kind.num_fields:
-            return pa.StructArray.from_arrays(parts, fields=list(kind))
-        files = [parts[0], pa.nulls(len(parts[0]), pa.string())]
-        return pa.StructArray.from_arrays(files, fields=list(kind), mask=parts[0].is_null())
+    if not depth:
+        # The bytes of a file, whose name is not known.
+        is_file = len(parts) < kind.num_fields
+        arrays = [*parts, pa.nulls(len(parts[0]), pa.string())] if is_file else parts
+        fields = [field.with_type(array.type) for field, array in zip(kind, arrays, strict=True)]
+        return pa.StructArray.from_arrays(arrays, fields=fields, mask=parts[0].is_null() if is_file else mask)
     first = parts[0]
     if not all(pc.list_value_length(part).equals(pc.list_value_length(first)) for part in parts):
         raise InvalidTypeError(f"leaf {path} has lists of different lengths, which make no lists of dicts")
-    inner = _zipped(kind.value_type, [part.values for part in parts], 0, path)
-    if kinds.is_fixed_size_list(kind):
-        return pa.FixedSizeListArray.from_arrays(inner, kind.list_size, mask=first.is_null())
-    return type(first).from_arrays(first.offsets, inner, mask=first.is_null())
+    inner = _zipped(kind, depth - 1, [part.values for part in parts], None, path)
+    return pa.LargeListArray.from_arrays(first.offsets, inner, mask=first.is_null())
 
 
 def _leaf_array(kind: pa.DataType, values: Any, path: str) -> pa.Array:
@@ -170,20 +147,34 @@ def _leaf_array(kind: pa.DataType, values: Any, path: str) -> pa.Array:
         null_values = ~flat.valid.reshape(-1)
         flat = flat.values.reshape(-1)
     if flat.dtype.kind in "mM":
-        hidden = nulls if not splits else null_values
+        hidden = null_values if splits else nulls
         missing = np.isnat(flat) if hidden is None else np.isnat(flat) & ~hidden
         if missing.any():
             warn(f"leaf {path} holds NaT, which Arrow does not have: it becomes null")
     if isinstance(values, Ragged) and values.row_shapes is not None:
         _warn_of_lost_shapes(values.row_shapes, path)
+    if isinstance(kind, pa.FixedShapeTensorType):
+        # The numbers of a tensor lie in one list.
+        splits = [np.arange(len(splits[0]), dtype=np.int64) * prod(kind.shape)]
+    inner = as_stored(kind)
+    for _ in splits:
+        inner = as_stored(inner.value_type)
     try:
-        return _nested(kind, flat, splits, nulls, null_values)
+        array = _flat_array(inner, flat, null_values if splits else nulls)
+        for level in reversed(splits):
+            mask = None if nulls is None or level is not splits[0] else pa.array(nulls)
+            array = pa.LargeListArray.from_arrays(pa.array(level, pa.int64()), array, mask=mask)
     except UnicodeEncodeError as error:
         raise _no_utf8(path, error) from error
     except (pa.ArrowException, OverflowError) as error:
-        raise InvalidTypeError(
-            f"leaf {path} holds values that Arrow's {kind} does not: read it with ref.read(), or store another dtype"
-        ) from error
+        raise _not_held(kind, path) from error
+    return array
+
+
+def _not_held(kind: pa.DataType, path: str) -> InvalidTypeError:
+    return InvalidTypeError(
+        f"leaf {path} holds values that Arrow's {kind} does not: read it with ref.read(), or store another dtype"
+    )
 
 
 def _no_utf8(path: str, error: UnicodeEncodeError) -> InvalidTypeError:
@@ -214,35 +205,13 @@ def _levels(values: Any) -> tuple[Any, list[Ints]]:
     return values if isinstance(values, Nullable) else values.reshape(-1), splits
 
 
-def _nested(
-    kind: pa.DataType, values: NDArray[Any], splits: list[Ints], nulls: Nulls, null_values: Nulls = None
-) -> pa.Array:
-    if isinstance(kind, pa.FixedShapeTensorType):
-        # The numbers of a tensor lie in one list.
-        splits = [np.arange(len(splits[0]), dtype=np.int64) * prod(kind.shape)]
-    if isinstance(kind, pa.BaseExtensionType):
-        return pa.ExtensionArray.from_storage(kind, _nested(kind.storage_type, values, splits, nulls, null_values))
-    if kinds.is_dictionary(kind) and not splits:
-        return _categories(kind, _nested(kind.value_type, values, splits, nulls))
-    if kinds.is_decimal(kind) and not splits:
-        return decimals_of(kind, values, nulls)
-    if not splits:
-        return _times(kind, values, nulls) if values.dtype.kind in "mM" else pa.array(values, kind, mask=nulls)
-    inner = _nested(kind.value_type, values, splits[1:], None if splits[1:] else null_values, null_values)
-    mask = None if nulls is None else pa.array(nulls)
-    if kinds.is_fixed_size_list(kind):
-        if kind.list_size == 0:
-            # pyarrow's from_arrays() divides by the size, which ends the process.
-            valid = None if nulls is None else pa.array(~nulls).buffers()[1]
-            return pa.Array.from_buffers(kind, len(splits[0]) - 1, [valid], children=[inner])
-        if nulls is not None:
-            # A list of fixed size takes up its places even if it is null.
-            places = splits[0][:-1, None] + np.arange(kind.list_size)
-            inner = inner.take(pa.array(places.reshape(-1), mask=nulls.repeat(kind.list_size)))
-        return pa.FixedSizeListArray.from_arrays(inner, type=kind, mask=mask)
-    cls = pa.LargeListArray if kinds.is_large_list(kind) else pa.ListArray
-    offsets = pa.array(splits[0], pa.int64() if kinds.is_large_list(kind) else pa.int32())
-    return cls.from_arrays(offsets, inner, type=kind, mask=mask)
+def _flat_array(kind: pa.DataType, values: NDArray[Any], nulls: Nulls) -> pa.Array:
+    """Return values without lists as an array."""
+    if kinds.is_dictionary(kind):
+        return _categories(kind, _flat_array(kind.value_type, values, nulls))
+    if kinds.is_decimal(kind):
+        return _decimals(kind, pa.array(values, mask=nulls))
+    return _times(kind, values, nulls) if values.dtype.kind in "mM" else pa.array(values, kind, mask=nulls)
 
 
 def _categories(kind: pa.DataType, values: pa.Array) -> pa.Array:
@@ -255,10 +224,23 @@ def _categories(kind: pa.DataType, values: pa.Array) -> pa.Array:
     )
 
 
+def _decimals(kind: pa.DataType, numbers: pa.Array) -> pa.Array:
+    """Return floats, or integers that count units of the last digit, as decimals; raise if a number is none."""
+    if kinds.is_integer(numbers.type):
+        units = numbers.cast(pa.decimal256(76, 0)).cast(pa.decimal256(kind.precision, 0))
+        return units.view(pa.decimal256(kind.precision, kind.scale)).cast(kind)
+    # pyarrow's own cast does not round to the nearest ten, or thousand.
+    exact = numbers.cast(pa.float64()).cast(kind if kind.scale >= 0 else pa.decimal256(76, 0))
+    decimals = pc.round(exact, kind.scale).cast(kind)
+    if not floats_of(decimals).cast(numbers.type, safe=False).equals(numbers):
+        raise pa.ArrowInvalid(f"a number is no {kind}")
+    return decimals
+
+
 def _times(kind: pa.DataType, values: NDArray[Any], nulls: Nulls) -> pa.Array:
     nulls = np.isnat(values) if nulls is None else nulls | np.isnat(values)
     counts = pa.array(values.view(np.int64), pa.int64(), mask=nulls)
-    own: Any = _scalar_type(values.dtype)
+    own: Any = type_of_dtype(values.dtype)
     if type(own) is type(kind) and own.bit_width == 64 and own.unit != kind.unit:
         # A cast raises if a time does not fit; a multiplication would overflow.
         unit = pa.timestamp(kind.unit) if kinds.is_timestamp(kind) else pa.duration(kind.unit)

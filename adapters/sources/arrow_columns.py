@@ -14,7 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.adapters.sources.decimals import numbers_of
+from cachelayer.adapters.sources.arrow_types import (
+    are_zoned,
+    dtype_of,
+    is_bytes,
+    is_list,
+    is_text,
+    shares_values,
+    within,
+)
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from cachelayer.records.codec import codec_for
 from cachelayer.records.infer import nested_spec, overlaid
@@ -58,45 +66,6 @@ class FileLeaf:
 
 FileLeaves = Mapping[str, FileLeaf]
 """The structs that stand for files, by path."""
-
-
-def is_text(kind: pa.DataType) -> bool:
-    """Return whether the values of a type are strings, which includes JSON texts."""
-    tests = (kinds.is_string, kinds.is_large_string, kinds.is_string_view)
-    return isinstance(kind, pa.JsonType) or any(test(kind) for test in tests)
-
-
-def is_bytes(kind: pa.DataType) -> bool:
-    """Return whether the values of a type are bytes."""
-    tests = (kinds.is_binary, kinds.is_large_binary, kinds.is_binary_view, kinds.is_fixed_size_binary)
-    return any(test(kind) for test in tests)
-
-
-def is_list(kind: pa.DataType) -> bool:
-    """Return whether the values of a type are lists of any kind."""
-    tests = (kinds.is_list, kinds.is_large_list, kinds.is_fixed_size_list, kinds.is_list_view, kinds.is_large_list_view)
-    return any(test(kind) for test in tests)
-
-
-def dtype_of(kind: pa.DataType, path: str) -> Any:
-    """Return the dtype of the values of a type: dates since 1970, times since midnight, instants in UTC; floats for
-    decimals.
-    """
-    if is_text(kind) or is_bytes(kind):
-        return str if is_text(kind) else bytes
-    if kinds.is_date(kind):
-        return np.dtype("M8[D]" if kinds.is_date32(kind) else "M8[ms]")
-    if kinds.is_timestamp(kind):
-        return np.dtype(f"M8[{kind.unit}]")
-    if kinds.is_duration(kind) or kinds.is_time(kind):
-        return np.dtype(f"m8[{kind.unit}]")
-    if kinds.is_decimal(kind):
-        return np.dtype(np.float64)
-    if kinds.is_boolean(kind) or kinds.is_integer(kind) or kinds.is_floating(kind):
-        # to_pandas_dtype() imports pandas.
-        return pa.array([], kind).to_numpy(zero_copy_only=False).dtype
-    reason = "it holds only nulls" if kinds.is_null(kind) else "numpy has no such dtype"
-    raise InvalidTypeError(f"leaf {path} has Arrow's type {kind}, which is not stored: {reason}; cast it to another")
 
 
 def spec_of(kind: pa.DataType, files: FileLeaves) -> Tree:
@@ -172,14 +141,20 @@ def _may_be_cast(dtype: Any, into: Any) -> bool:
     return into.name in _NUMBERS and isinstance(dtype, np.dtype) and dtype.kind in "iuf"
 
 
+def floats_of(decimals: pa.Array) -> pa.Array:
+    """Return the float64 that is nearest to each decimal, which pyarrow's own cast does not."""
+    return decimals.cast(pa.string()).cast(pa.float64())
+
+
 def _as_declared(path: str, values: pa.Array, dtype: np.dtype[Any]) -> pa.Array:
     """Return numbers, or texts of numbers or flags, in a dtype; an empty text is null."""
     kind = pa.from_numpy_dtype(dtype)
     if values.type == kind:
         return values
     try:
-        if kinds.is_decimal(values.type):
-            return numbers_of(values, dtype)
+        if kinds.is_decimal(values.type) and dtype.kind in "iu":
+            units = values.cast(pa.decimal256(76, values.type.scale)).view(pa.decimal256(76, 0))
+            return units.cast(kind)
         if is_text(values.type):
             values = pc.ascii_trim(values.cast(pa.string()), " \t")
             values = pc.if_else(pc.equal(values, ""), pa.scalar(None, pa.string()), values)
@@ -189,23 +164,14 @@ def _as_declared(path: str, values: pa.Array, dtype: np.dtype[Any]) -> pa.Array:
         raise ElementError(f"a value that {dtype} holds", got[:80], path=path) from error
 
 
-def shares_values(kind: pa.DataType) -> bool:
-    """Return whether an array of a type may hold a value once that is in many rows."""
-    if kinds.is_dictionary(kind) or kinds.is_run_end_encoded(kind):
-        return True
-    if isinstance(kind, pa.BaseExtensionType):
-        return shares_values(kind.storage_type)
-    return any(shares_values(kind.field(number).type) for number in range(kind.num_fields))
-
-
 def plain_nbytes(array: pa.Array) -> int:
     """Return the bytes that the values of an array take once each row has its own."""
     kind = array.type
-    if not shares_values(kind):
+    if not any(map(shares_values, within(kind))):
         return int(array.nbytes)
     if isinstance(array, pa.ExtensionArray):
         return plain_nbytes(array.storage)
-    if kinds.is_dictionary(kind) or kinds.is_run_end_encoded(kind):
+    if shares_values(kind):
         values = array.dictionary if kinds.is_dictionary(kind) else array.values
         is_string = is_text(values.type) or is_bytes(values.type)
         mean = plain_nbytes(values) // max(1, len(values))
@@ -459,17 +425,6 @@ def _numbers(array: pa.Array, dtype: np.dtype[Any]) -> NDArray[Any]:
     return values.astype(np.int64).view(dtype) if dtype.kind in "mM" else values
 
 
-def are_zoned(kind: pa.DataType) -> list[bool]:
-    """Return for each timestamp in a type whether it has a time zone."""
-    return [each.tz is not None for each in _innermost(kind) if kinds.is_timestamp(each)]
-
-
-def _innermost(kind: pa.DataType) -> list[pa.DataType]:
-    inner = [kind.field(number).type for number in range(kind.num_fields)]
-    inner = [kind.value_type] if kinds.is_dictionary(kind) else inner
-    return [each for child in inner for each in _innermost(child)] if inner else [kind]
-
-
 def _is_rounded(kind: pa.DataType, into: pa.DataType) -> bool:
     return bool(kinds.is_decimal(kind) and kinds.is_floating(into))
 
@@ -481,10 +436,11 @@ def cast_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
     before, after = are_zoned(array.type), are_zoned(kind)
     if len(before) == len(after) and before != after:
         raise pa.ArrowInvalid("times with a time zone and times without do not mix: convert the column first")
-    # pyarrow's own cast of decimals does not round to the nearest.
     if _is_rounded(array.type, kind):
-        array = numbers_of(array, np.dtype(np.float64))
-    elif any(map(_is_rounded, _innermost(array.type), _innermost(kind))):
+        array = floats_of(array)
+    elif any(
+        kinds.is_decimal(a) and kinds.is_floating(b) for a, b in zip(within(array.type), within(kind), strict=False)
+    ):
         raise pa.ArrowInvalid("leave decimals in structs and lists decimals in schema=: they are stored as floats")
     # Text that is not UTF-8 passes here: the check of all text refuses it later.
     cast = pc.cast(array, options=pc.CastOptions(kind, allow_invalid_utf8=is_bytes(array.type) and is_text(kind)))

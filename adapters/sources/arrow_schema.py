@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.adapters.sources.arrow_columns import Lists, is_list, leaves_of, spec_of
+from cachelayer.adapters.sources.arrow_columns import Lists, leaves_of, spec_of
+from cachelayer.adapters.sources.arrow_types import changed, is_list, within
 from cachelayer.errors import CacheLayerError
 from cachelayer.specs import tree
 from cachelayer.specs.spec import DECIMAL_DIGITS, LeafSpec, without_nulls
@@ -69,20 +70,26 @@ def kept_fields(metadata: Mapping[str, Any], spec: Mapping[str, Tree]) -> dict[s
     serialized = metadata.get(METADATA)
     if serialized is None:
         return {}
-    fields = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(serialized)))
-    return {field.name: field for field in fields if field.name in spec and _implies(field, spec[field.name])}
+    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(serialized)))
+    fields = [field.with_type(changed(field.type, _written)) for field in schema if field.name in spec]
+    return {field.name: field for field in fields if _implies(field, spec[field.name])}
+
+
+def _written(kind: pa.DataType) -> pa.DataType:
+    """Return the type that arrays are made of, for one that only stores its values in another way."""
+    if kinds.is_list_view(kind) or kinds.is_large_list_view(kind):
+        return pa.large_list(kind.value_field)
+    return kind.value_type if kinds.is_run_end_encoded(kind) else kind
 
 
 def says_more(kind: pa.DataType) -> bool:
     """Return whether a type tells more of its values than an element spec does."""
-    if isinstance(kind, pa.BaseExtensionType) or any(test(kind) for test in _ALONE):
-        return True
-    inner = kind
-    while is_list(inner):
-        inner = inner.value_type
-    if inner is not kind and kinds.is_struct(inner):
-        return True
-    return any(says_more(kind.field(number).type) for number in range(kind.num_fields))
+    return any(
+        isinstance(each, pa.BaseExtensionType)
+        or any(test(each) for test in _ALONE)
+        or (is_list(each) and any(map(kinds.is_struct, within(each))))
+        for each in within(kind)
+    )
 
 
 def with_note(field: pa.Field, key: bytes, note: Any) -> pa.Field:

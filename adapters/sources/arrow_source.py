@@ -17,7 +17,6 @@ from cachelayer.adapters.sources.arrow_columns import (
     in_dtype_of,
     leaves_of,
     plain_nbytes,
-    shares_values,
     spec_of,
     with_declared,
 )
@@ -357,8 +356,6 @@ def resized(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def rows_nbytes(rows: pa.RecordBatch | pa.Table) -> int:
     """Return the bytes of some rows, each with values of its own."""
-    if not any(map(shares_values, rows.schema.types)):
-        return int(rows.nbytes)
     chunks = (chunk for column in rows.columns for chunk in getattr(column, "chunks", [column]))
     return sum(map(plain_nbytes, chunks))
 

@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from cachelayer.adapters.sources.arrow_columns import is_text, spec_of
+from cachelayer.adapters.sources.arrow_columns import spec_of
 from cachelayer.adapters.sources.arrow_source import ArrowPart
+from cachelayer.adapters.sources.arrow_types import is_text
 from cachelayer.adapters.sources.files import File, PlacedReader, reading
 from cachelayer.builds.parts import source_of_files
 from cachelayer.builds.source import Source
