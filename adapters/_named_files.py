@@ -71,7 +71,7 @@ def imported(kind: str, files: list[str]) -> FileSource:
     is_url_of_file = "://" in files[0] and _by_name(files[0]) is not None
     names = files
     if len(files) == 1 and not is_url_of_file and is_folder(files[0]):
-        names = [file.name for _, file in _data_files(files[0])]
+        names = [file.name for file in _data_files(files[0])]
     if kind in _OF_ONE:
         return read(names[0])
     compressed = {name.endswith(".gz") for name in names}
@@ -93,16 +93,16 @@ def _ends(name: str, pattern: str) -> bool:
     return re.search(f"({pattern})$", name, re.IGNORECASE) is not None
 
 
-def _data_files(path: str) -> list[tuple[str, File]]:
-    return [(name, file) for name, file in Folder.at(path).files() if not is_marker(name)]
+def _data_files(path: str) -> list[File]:
+    return [file for file in Folder.at(path).files() if not is_marker(file.inner)]
 
 
 def _in_folder(path: str) -> str | None:
-    files = _data_files(path)
+    files = [file.inner for file in _data_files(path)]
     for kind, pattern in (("images", _IMAGES), ("sounds", _SOUNDS)):
-        if files and all("/" in name and _ends(name, pattern) for name, _ in files):
+        if files and all("/" in name and _ends(name, pattern) for name in files):
             return kind
-    kind_of_names = _by_names([name for name, _ in files])
+    kind_of_names = _by_names(files)
     return None if kind_of_names in _OF_ONE and len(files) > 1 else kind_of_names
 
 

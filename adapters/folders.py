@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from cachelayer.adapters.sources.files import File, Folder, Options, is_hidden, reading
+from cachelayer.adapters.sources.files import File, Files, Folder, Options, file_source, is_hidden, reading
 from cachelayer.builds.batches import BATCH_NBYTES, Batch, ElementBatch
-from cachelayer.builds.source import FileFacts, Source
+from cachelayer.builds.source import Source
 from cachelayer.builds.source_files import FileSource
 from cachelayer.errors import InvalidArgumentError
-from cachelayer.objects.local import located
 from cachelayer.specs.spec import ArraySpec, AudioSpec, ImageSpec, LeafSpec
 from cachelayer.specs.tree import Tree
 from cachelayer.support.arguments import explains_options
@@ -27,8 +27,6 @@ __all__ = ["from_audio_folder", "from_files", "from_image_folder"]
 IMAGES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 SOUNDS = (".wav", ".flac", ".mp3", ".ogg")
 Root = str | os.PathLike[str]
-Listing = tuple[list[tuple[File, dict[str, Any]]], dict[str, Any]]
-"""The files of a source in order, each with the other leaves of its element, and the metadata."""
 _FILES_AT_ONCE = 64
 _SHOWN = 10
 _READERS = 16
@@ -54,16 +52,16 @@ def from_files(root: Root, pattern: str = "*", *, storage_options: Options = Non
         >>> list(ref)
         [{'path': 'a.json', 'data': b'A.JSON'}, {'path': 'b.json', 'data': b'B.JSON'}]
     """
-    root = located(root)
 
-    def listing() -> Listing:
-        files = Folder.at(root, storage_options).files(hidden=is_hidden(pattern))
-        chosen = [(file, {"path": path}) for path, file in files if fnmatchcase(path, pattern)]
+    def choose(folder: Folder) -> list[File]:
+        every = folder.files(hidden=is_hidden(pattern))
+        chosen = [file for file in every if fnmatchcase(file.inner, pattern)]
         if not chosen:
-            raise InvalidArgumentError(f"there is no file {pattern!r} in {without_credentials(root)!r}")
-        return chosen, {}
+            raise InvalidArgumentError(f"there is no file {pattern!r} in {without_credentials(folder.path)!r}")
+        return chosen
 
-    return _source(root, "data", {"path": ArraySpec(str), "data": ArraySpec(bytes)}, listing)
+    files = Files(root, storage_options, choose)
+    return file_source(files, partial(_source, "data", {"path": ArraySpec(str), "data": ArraySpec(bytes)}, None))
 
 
 @explains_options
@@ -149,38 +147,38 @@ def _of_classes(
     has_path: bool,
     storage_options: Options,
 ) -> FileSource:
-    root = located(root)
     names = None if declared is None else _class_names(declared)
     endings = tuple(each.lower() for each in ([extensions] if isinstance(extensions, str) else extensions))
-
-    def listing() -> Listing:
-        folder = Folder.at(root, storage_options)
-        classes = folder.folders() if names is None else names
-        labels = {name: label for label, name in enumerate(classes)}
-        files = [(inner, file) for inner, file in folder.files() if inner.lower().endswith(endings)]
-        present = {inner.partition("/")[0] for inner, _ in files}
-        # A class without files would shift the labels of those after it, unless the user names the classes.
-        empty = labels.keys() - present if names is None else set()
-        if empty or not files:
-            which = f"the folder {min(empty)!r} has no file" if empty else "there is no folder with a file"
-            raise InvalidArgumentError(f"{without_credentials(root)}: {which} that ends in {', '.join(endings)}")
-        stray = next((file for inner, file in files if inner.partition("/")[0] not in labels), None)
-        if stray is not None:
-            cure = "move it into one" if names is None else f"classes= has {', '.join(map(repr, classes[:_SHOWN]))}"
-            raise InvalidArgumentError(f"{stray.name} is not in the folder of a class: {cure}")
-        return [(file, others(inner, labels)) for inner, file in files], {"classes": classes}
-
-    def others(inner: str, labels: dict[str, int]) -> dict[str, Any]:
-        label = {"label": np.int64(labels[inner.partition("/")[0]])}
-        return {**label, "path": inner} if has_path else label
-
     path_spec = {"path": ArraySpec(str)} if has_path else {}
     options: dict[str, Any] = {}
     if names is not None:
         options["classes"] = names
     if has_path:
         options["path"] = True
-    return _source(root, leaf, {leaf: spec, "label": ArraySpec(np.dtype(np.int64)), **path_spec}, listing, options)
+    files = Files(root, storage_options, partial(_files_of_classes, endings, names))
+    every = {leaf: spec, "label": ArraySpec(np.dtype(np.int64)), **path_spec}
+    return file_source(files, partial(_source, leaf, every, names), options)
+
+
+def _files_of_classes(endings: tuple[str, ...], names: list[str] | None, folder: Folder) -> list[File]:
+    """Return the files in the folders of classes; raise if a class has none, or a file lies elsewhere."""
+    classes = folder.folders() if names is None else names
+    files = [file for file in folder.files() if file.inner.lower().endswith(endings)]
+    # A class without files would shift the labels of those after it, unless the user names the classes.
+    empty = {*classes} - {*map(_class_of, files)} if names is None else set()
+    if empty or not files:
+        which = f"the folder {min(empty)!r} has no file" if empty else "there is no folder with a file"
+        raise InvalidArgumentError(f"{without_credentials(folder.path)}: {which} that ends in {', '.join(endings)}")
+    known = {*classes}
+    stray = next((file for file in files if _class_of(file) not in known), None)
+    if stray is not None:
+        cure = "move it into one" if names is None else f"classes= has {', '.join(map(repr, classes[:_SHOWN]))}"
+        raise InvalidArgumentError(f"{stray.name} is not in the folder of a class: {cure}")
+    return files
+
+
+def _class_of(file: File) -> str:
+    return file.inner.partition("/")[0]
 
 
 def _class_names(classes: Sequence[str]) -> list[str]:
@@ -191,30 +189,21 @@ def _class_names(classes: Sequence[str]) -> list[str]:
 
 
 def _source(
-    root: str, leaf: str, spec: Tree, listing: Callable[[], Listing], options: Mapping[str, Any] | None = None
-) -> FileSource:
-    """Return the source of files, whose bytes are ``leaf`` of elements, with the leaves that its path implies."""
-
-    def opened(_: Tree | None) -> Source:
-        files, metadata = listing()
-        elements = _Elements(leaf, files)
-        return Source(
-            "files",
-            elements.read,
-            elements.take,
-            lambda record: files[record][0].name,
-            element_spec=spec,
-            length=len(files),
-            starts=range(len(files)),
-            files=[file.facts for file, _ in files],
-            files_now=facts,
-            metadata=metadata,
-        )
-
-    def facts() -> list[FileFacts]:
-        return [file.facts for file, _ in listing()[0]]
-
-    return FileSource([root], opened, facts, options or {})
+    leaf: str, spec: dict[str, LeafSpec], names: list[str] | None, files: Sequence[File], _: Tree | None
+) -> Source:
+    """Return the source of files, whose bytes are ``leaf`` of elements, with the leaves that their paths imply."""
+    classes = (names or sorted({*map(_class_of, files)})) if "label" in spec else []
+    elements = _Elements(leaf, files, {name: np.int64(label) for label, name in enumerate(classes)}, "path" in spec)
+    return Source(
+        "files",
+        elements.read,
+        elements.take,
+        elements.place,
+        element_spec=spec,
+        length=len(files),
+        starts=range(len(files)),
+        metadata={"classes": classes} if classes else {},
+    )
 
 
 @dataclass(frozen=True)
@@ -222,7 +211,10 @@ class _Elements:
     """Elements with the bytes of a file as one leaf, and other leaves; several files are read at the same time."""
 
     leaf: str
-    files: Sequence[tuple[File, dict[str, Any]]]
+    files: Sequence[File]
+    labels: Mapping[str, np.int64]
+    """The label of each class; none if elements have no label."""
+    has_path: bool
 
     def read(self, start: int, stop: int | None) -> Iterator[Batch]:
         end = len(self.files) if stop is None else min(stop, len(self.files))
@@ -230,7 +222,7 @@ class _Elements:
             while start < end:
                 count = nbytes = 0
                 while count < min(end - start, _FILES_AT_ONCE) and nbytes < BATCH_NBYTES:
-                    nbytes += self.files[start + count][0].facts.nbytes
+                    nbytes += self.files[start + count].facts.nbytes
                     count += 1
                 yield ElementBatch([*pool.map(self._element, range(start, start + count))])
                 start += count
@@ -239,7 +231,15 @@ class _Elements:
         with Pool(_READERS, "cachelayer-folders") as pool:
             return ElementBatch([*pool.map(self._element, numbers)])
 
+    def place(self, record: int) -> str:
+        return self.files[record].name
+
     def _element(self, record: int) -> dict[str, Any]:
-        file, others = self.files[record]
+        file = self.files[record]
         with reading(file.name, f"cannot be read, at record {record}"), file.open() as opened:
-            return {self.leaf: opened.read(), **others}
+            element: dict[str, Any] = {self.leaf: opened.read()}
+        if self.labels:
+            element["label"] = self.labels[_class_of(file)]
+        if self.has_path:
+            element["path"] = file.inner
+        return element

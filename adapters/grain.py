@@ -18,8 +18,7 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
-from cachelayer.adapters.frameworks.stream_or_ref import check_ref, check_stream, rows_of_batches
-from cachelayer.adapters.sources.pipeline_steps import warn_of_steps
+from cachelayer.adapters.frameworks.stream_or_ref import check_ref, check_stream, rows_of_batches, warn_of_steps
 from cachelayer.builds.source import Source, by_number, read_once, source_of_items
 from cachelayer.builds.unbatched_source import unbatched
 from cachelayer.errors import (
@@ -31,8 +30,11 @@ from cachelayer.specs import tree
 from cachelayer.specs.spec import ArraySpec
 from cachelayer.specs.tree import Tree
 from cachelayer.streams.ahead.block_feed import WorkerSteps, warn_of_workers
+from cachelayer.streams.ahead.prefetch import Chunk
 from cachelayer.streams.checkpoint import Awaited, load_state, save_state
 from cachelayer.streams.continuing import restore_reader
+from cachelayer.streams.cursor import Cursor
+from cachelayer.streams.iterator import StreamIterator
 from cachelayer.streams.reading.step_reader import StepReader
 from cachelayer.streams.schedule import Schedule
 from cachelayer.streams.stream import Stream
@@ -283,9 +285,7 @@ class _Streamed(grain.IterDataset[Any]):  # type: ignore[misc]
         self._workers = sl.step
 
     def __iter__(self) -> grain.DatasetIterator[Any]:
-        if self._workers == 1:
-            return _StreamedIterator(self._stream)
-        return _WorkerIterator(self._stream, self._worker, self._workers)
+        return _StreamedIterator(self._stream, self._worker, self._workers)
 
     def __repr__(self) -> str:
         return f"iter_dataset({self._stream!r})"
@@ -301,12 +301,22 @@ def _check_turns(schedule: Schedule) -> None:
 
 
 class _StreamedIterator(grain.DatasetIterator[Any]):  # type: ignore[misc]
-    _workers = 1
+    """An iterator over a stream, or over the steps of one worker.
 
-    def __init__(self, stream: Stream[Any]) -> None:
+    The state of a worker is the position where the next round of steps begins, which is the same for all workers.
+    """
+
+    def __init__(self, stream: Stream[Any], worker: int, workers: int) -> None:
         super().__init__()
         self._stream = stream
+        self._workers = workers
         self._iterator = iter(stream)
+        if workers == 1:
+            return
+        self._iterator = StreamIterator(Cursor(stream._reader, partial(_Turns, worker=worker, workers=workers)))
+        if worker == 0:
+            fix = f"pass map(fn, threads={workers}) and no workers if fn releases the GIL, or call mirror() first"
+            warn_of_workers(stream._reader, workers, fix)
 
     def __next__(self) -> Any:
         self._assert_not_closed()
@@ -318,10 +328,7 @@ class _StreamedIterator(grain.DatasetIterator[Any]):  # type: ignore[misc]
 
     def set_state(self, state: Any) -> None:
         """Continue where an iterator of the same records in the same order, with as many workers, was."""
-        self._go_to(*restore_reader(self._stream._reader, state, self._workers))
-
-    def _go_to(self, reader: StepReader, position: int) -> None:
-        self._iterator._cursor.go_to(reader, position)
+        self._iterator._cursor.go_to(*restore_reader(self._stream._reader, state, self._workers))
 
     def _get_next_index(self) -> int:
         """Return the number of the next step, counted from the start of the stream, for Grain's ``get_next_index``."""
@@ -352,40 +359,28 @@ class _StreamedIterator(grain.DatasetIterator[Any]):  # type: ignore[misc]
         return f"iterator of {self._stream!r}"
 
 
-class _WorkerIterator(_StreamedIterator):
-    """An iterator over the steps of one worker: one step of each round, which has as many steps as there are workers.
+class _Turns:
+    """Gives the steps of one worker: one of each round, which has as many steps as there are workers."""
 
-    Its state is the position where the next round begins, which is the same for all workers.
-    """
-
-    def __init__(self, stream: Stream[Any], worker: int, workers: int) -> None:
-        super().__init__(stream)
+    def __init__(self, reader: StepReader, worker: int, workers: int) -> None:
+        _check_turns(reader.schedule)
+        self._schedule = reader.schedule
         self._worker = worker
         self._workers = workers
-        self._go_to(stream._reader, stream._reader.schedule.start)
-        if worker == 0:
-            fix = f"pass map(fn, threads={workers}) and no workers if fn releases the GIL, or call mirror() first"
-            warn_of_workers(stream._reader, workers, fix)
+        self._steps = WorkerSteps(reader, workers)
 
-    def _go_to(self, reader: StepReader, position: int) -> None:
-        reader = reader.starting_at(position)
-        _check_turns(reader.schedule)
-        self._reader = reader
-        self._batches = WorkerSteps(reader, self._workers)
-        self._position = reader.schedule.next_start(position)
-
-    def __next__(self) -> Any:
-        self._assert_not_closed()
-        schedule = self._reader.schedule
-        step = schedule.nth(self._position, self._worker)
+    def chunk(self, position: int) -> Chunk[Any] | None:
+        step = self._schedule.nth(position, self._worker)
         if step is None:
-            raise StopIteration
-        item = self._batches.item(step)
-        self._position = schedule.next_of_worker(schedule.at(self._position, 1) or step, self._workers)
-        return item
+            return None
+        item, failures = self._steps.item_and_failures(step)
+        first = self._schedule.at(position, 1) or step
+        return Chunk(position, [self._schedule.next_of_worker(first, self._workers)], [item], failures=failures)
 
-    def get_state(self) -> dict[str, Any]:
-        return {**self._reader.state(self._position), "workers": self._workers}
+    def forget(self) -> None:
+        """Nothing is read ahead of the steps but blocks, which this holds."""
+
+    reread = forget
 
 
 def content(obj: Any) -> Any:

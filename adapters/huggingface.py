@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.adapters.frameworks.stream_or_ref import check_ref
+from cachelayer.adapters.frameworks.stream_or_ref import check_ref, warn_of_steps
 from cachelayer.builds.as_source import Adapted
 from cachelayer.builds.batches import BATCH_NBYTES, batch_records
 from cachelayer.builds.source import Source, read_once
@@ -56,7 +56,6 @@ with packages_of("huggingface", "this needs Hugging Face datasets"):
         source_of_rows,
     )
     from cachelayer.adapters.sources.arrow_types import dtype_of, type_of
-    from cachelayer.adapters.sources.pipeline_steps import warn_of_steps
 
 __all__ = ["as_source", "to_datasets"]
 

@@ -32,11 +32,11 @@ with packages_of("pandas", "this needs pandas"):
 
     from cachelayer.adapters.frameworks.arrow_arrays import array_of, read_columns, table_of
     from cachelayer.adapters.sources.arrow_schema import (
-        CATEGORIES,
         PANDAS,
         note_of,
         says_more,
         schema_metadata,
+        with_categories,
         with_note,
     )
     from cachelayer.adapters.sources.arrow_source import columns_of, source_of_rows, spec_of_schema
@@ -178,11 +178,12 @@ def _schema_of(frame: pd.DataFrame) -> pa.Schema:
     fields = []
     for name, dtype in frame.dtypes.items():
         is_object = isinstance(dtype, np.dtype) and dtype.kind == "O"
-        kind = _decimal_type(frame[name]) if is_object else _array(name, frame[name][:0]).type
+        none = None if is_object else _array(name, frame[name][:0])
+        kind = _decimal_type(frame[name]) if none is None else none.type
         if kind is None:
             continue
-        if isinstance(dtype, pd.CategoricalDtype) and dtype.ordered:
-            fields.append(with_note(pa.field(name, kind), CATEGORIES, dtype.categories.tolist()))
+        if isinstance(dtype, pd.CategoricalDtype):
+            fields.append(with_categories(pa.field(name, kind), none.dictionary))
         elif isinstance(dtype, pd.StringDtype) and dtype.na_value is pd.NA:
             fields.append(with_note(pa.field(name, pa.string()), PANDAS, f"string[{dtype.storage}]"))
         elif dtype in _MASKED.values() or (isinstance(dtype, pd.ArrowDtype) and _comes_back(kind)):
@@ -260,7 +261,8 @@ def _array(name: str, series: pd.Series[Any], decimals: pa.DataType | None = Non
             return times.view(pa.timestamp(times.type.unit, pa.lib.tzinfo_to_string(series.dtype.tz)))
         if isinstance(categories.dtype, pd.DatetimeTZDtype):
             codes = series.cat.codes.to_numpy()
-            return pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), _array(name, categories.to_series()))
+            times = _array(name, categories.to_series())
+            return pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), times, ordered=series.cat.ordered)
         return pa.array(series.array)
     except UnicodeEncodeError as error:
         raise ElementError("text in UTF-8", ascii(error.object)[:80], path=f"[{name!r}]") from error
@@ -276,20 +278,19 @@ def _series(field: pa.Field, values: Any, rows: int) -> pd.Series[Any]:
     name = field.name
     dtype_name = note_of(field, PANDAS)
     if dtype_name == "arrow":
-        return pd.Series(pd.arrays.ArrowExtensionArray(array_of(kind, values, rows, f"[{name!r}]")))
+        return pd.Series(pd.arrays.ArrowExtensionArray(array_of(field, values, rows)))
     if kinds.is_dictionary(kind):
-        array = array_of(kind, values, rows, f"[{name!r}]")
+        array = array_of(field, values, rows)
         series = array.to_pandas()
         if getattr(kind.value_type, "tz", None) is not None:
             # pyarrow drops the time zone of categories.
             series = series.cat.rename_categories(pd.Index(array.dictionary.to_pandas()))
-        categories = note_of(field, CATEGORIES)
-        return series if categories is None else series.cat.set_categories(categories, ordered=True)
+        return series
     zone = getattr(kind, "tz", None)
     if (says_more(kind) or (zone is None and any(are_zoned(kind)))) and not isinstance(kind, pa.BaseExtensionType):
-        return _objects(array_of(kind, values, rows, f"[{name!r}]"), name)
+        return _objects(array_of(field, values, rows), name)
     if kinds.is_string(kind) or kinds.is_binary(kind):
-        texts = array_of(kind, values, rows, f"[{name!r}]").to_pandas()
+        texts = array_of(field, values, rows).to_pandas()
         return texts if dtype_name is None else texts.astype(dtype_name)
     if kinds.is_temporal(kind):
         times = pd.Series(_native(_times(values, name)))

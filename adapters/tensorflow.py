@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.adapters.sources.pipeline_steps import warn_of_steps
+from cachelayer.adapters.frameworks.stream_or_ref import warn_of_steps
 from cachelayer.builds.batches import Batch, EncodedBatch, RowBatch, batch_records
 from cachelayer.builds.source import Source
 from cachelayer.errors import (
@@ -25,11 +25,10 @@ from cachelayer.errors import (
 )
 from cachelayer.records.codec import Codec, codec_for
 from cachelayer.records.composite_codecs import ArrayLeafCodec, RaggedLeafCodec, SparseLeafCodec
-from cachelayer.records.infer import overlaid
+from cachelayer.records.infer import spec_of_source
 from cachelayer.records.leaf_codecs import leaf_codec_for
 from cachelayer.records.leaf_columns import Column, Columns, FlatRows
 from cachelayer.specs import tree
-from cachelayer.specs.schema import Schema
 from cachelayer.specs.spec import ArraySpec, EncodedSpec, LeafSpec, RaggedSpec, SparseSpec, is_static
 from cachelayer.specs.tree import Tree
 from cachelayer.support.extras import packages_of
@@ -113,9 +112,7 @@ def unbatched(batches: Any) -> Any:
 def source_of_pipeline(dataset: Any, declared: Tree | None) -> Source:
     """Return the source of a ``tf.data.Dataset``, in the spec that a user declares, or its own."""
     own = _from_tf_spec(dataset.element_spec, dataset)
-    spec = overlaid(declared, own)
-    if declared is not None:
-        _check_declared(own, spec)
+    spec = spec_of_source("this tf.data.Dataset", own, declared, _fits)
     cardinality = int(dataset.cardinality())
     is_endless = cardinality == tf.data.INFINITE_CARDINALITY
     return Source(
@@ -298,23 +295,15 @@ def _from_tf_spec(spec: Any, dataset: Any) -> Tree:
     return tree.map_structure(spec, convert)
 
 
-def _check_declared(own: Tree, declared: Tree) -> None:
-    """Raise if a declared spec contradicts the dataset's own."""
-    try:
-        wanted = Schema.of(own).flatten(declared)
-    except CacheLayerError as error:
-        raise InvalidArgumentError(f"element_spec does not fit this tf.data.Dataset: {error}") from error
-    for (path, leaf), other in zip(tree.leaves(own), wanted, strict=True):
-        if isinstance(other, EncodedSpec) and leaf.dtype is bytes and not leaf.shape:
-            continue
-        same = (
-            type(leaf) is type(other)
-            and leaf.dtype == other.dtype
-            and len(leaf.shape) == len(other.shape)
-            and all(a is None or b is None or a == b for a, b in zip(leaf.shape, other.shape, strict=True))
-        )
-        if not same:
-            raise InvalidArgumentError(f"element_spec{path} is {other!r}, but the tf.data.Dataset has {leaf!r}")
+def _fits(own: LeafSpec, wanted: LeafSpec) -> bool:
+    if isinstance(wanted, EncodedSpec) and own.dtype is bytes and not own.shape:
+        return True
+    return (
+        type(own) is type(wanted)
+        and own.dtype == wanted.dtype
+        and len(own.shape) == len(wanted.shape)
+        and all(a is None or b is None or a == b for a, b in zip(own.shape, wanted.shape, strict=True))
+    )
 
 
 def content(obj: Any) -> Any:

@@ -12,7 +12,15 @@ from typing import Any
 
 import google_crc32c
 
-from cachelayer.adapters.sources.files import File, Files, Options, Paths, PlacedReader, file_source
+from cachelayer.adapters.sources.files import (
+    File,
+    Files,
+    Options,
+    Paths,
+    file_source,
+    reading,
+    source_of_places,
+)
 from cachelayer.builds.batches import Batch
 from cachelayer.builds.parts import source_of_files
 from cachelayer.builds.source import Source
@@ -21,7 +29,6 @@ from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceErro
 from cachelayer.specs.spec import ArraySpec
 from cachelayer.specs.tree import Tree
 from cachelayer.support.arguments import explains_options
-from cachelayer.support.credentials_in_urls import as_cause, without_credentials_in
 from cachelayer.support.extras import packages_of
 
 __all__ = ["from_tfrecord"]
@@ -80,9 +87,7 @@ def from_tfrecord(
 
 def _source_of_bytes(compression: str | None, files: Sequence[File], declared: Tree | None) -> Source:
     spec = declared or ArraySpec(bytes)
-    readers = [PlacedReader(file.name, "record", partial(_numbered, file, compression)) for file in files]
-    sources = [Source("tfrecord", each.read, place=each.place, element_spec=spec) for each in readers]
-    return source_of_files("tfrecord", sources, spec)
+    return source_of_places("tfrecord", "record", files, partial(_numbered, compression=compression), spec)
 
 
 def _numbered(file: File, compression: str | None) -> Iterator[tuple[int, bytes]]:
@@ -164,22 +169,22 @@ class _Examples:
 
 def _records_of(file: File, compression: str | None) -> Iterator[bytes]:
     number = 0
-    try:
-        with file.open() as opened:
-            stream = _DECOMPRESSED[compression](opened)
-            while header := stream.read(12):
-                length = header[:8]
-                if header[8:] != _checksum(length):
-                    raise ValueError("its length is damaged or cut off")
-                data = stream.read(int.from_bytes(length, "little"))
-                if stream.read(4) != _checksum(data):
-                    raise ValueError("it is damaged or cut off")
-                yield data
-                number += 1
-    except Exception as error:  # noqa: BLE001
-        hint = "" if number else f": perhaps its compression is not compression_type={compression!r}"
-        reason = without_credentials_in(f"{type(error).__name__}: {error}")
-        raise SourceError(f"{file.name} failed at its record {number}: {reason}{hint}") from as_cause(error)
+
+    def failed() -> str:
+        hint = "" if number else f" (perhaps its compression is not compression_type={compression!r})"
+        return f"failed at its record {number}{hint}"
+
+    with reading(file.name, failed), file.open() as opened:
+        stream = _DECOMPRESSED[compression](opened)
+        while header := stream.read(12):
+            length = header[:8]
+            if header[8:] != _checksum(length):
+                raise ValueError("its length is damaged or cut off")
+            data = stream.read(int.from_bytes(length, "little"))
+            if stream.read(4) != _checksum(data):
+                raise ValueError("it is damaged or cut off")
+            yield data
+            number += 1
 
 
 def _checksum(data: bytes) -> bytes:

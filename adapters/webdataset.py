@@ -16,8 +16,7 @@ from typing import IO, Any
 import numpy as np
 
 from cachelayer.adapters.npy import read_array
-from cachelayer.adapters.sources.files import File, Files, Options, Paths, PlacedReader, file_source
-from cachelayer.builds.parts import source_of_files
+from cachelayer.adapters.sources.files import File, Files, Options, Paths, file_source, source_of_places
 from cachelayer.builds.source import Source
 from cachelayer.builds.source_files import FileSource
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
@@ -96,14 +95,8 @@ def _source(suffixes: list[str] | None, files: Sequence[File], declared: Tree | 
         raise InvalidArgumentError(f"element_spec must have {KEY!r}: ArraySpec(str)")
     else:
         spec = declared
-    takes_all = suffixes is None and declared is None
-    sources = [_source_of_file(file, spec, takes_all=takes_all) for file in files]
-    return source_of_files("webdataset", sources, spec)
-
-
-def _source_of_file(file: File, spec: Tree, *, takes_all: bool) -> Source:
-    reader = PlacedReader(file.name, "sample", partial(_elements, file, spec, takes_all=takes_all))
-    return Source("webdataset", reader.read, place=reader.place, element_spec=spec)
+    elements = partial(_elements, spec=spec, takes_all=suffixes is None and declared is None)
+    return source_of_places("webdataset", "sample", files, elements, spec)
 
 
 def _spec(files: Sequence[File], suffixes: list[str] | None) -> dict[str, LeafSpec | None]:

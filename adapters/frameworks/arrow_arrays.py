@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from cachelayer.adapters.frameworks.stream_or_ref import check_ref
 from cachelayer.adapters.sources.arrow_columns import floats_of
-from cachelayer.adapters.sources.arrow_schema import kept_fields
+from cachelayer.adapters.sources.arrow_schema import in_own_order, kept_fields
 from cachelayer.adapters.sources.arrow_types import as_stored, changed, is_list, type_of, type_of_dtype, within
 from cachelayer.errors import InvalidTypeError
 from cachelayer.protocols import records_of
@@ -59,19 +59,21 @@ def read_columns(ref: View[Any], indices: Sequence[int] | NDArray[Any] | None) -
 
 def table_of(schema: pa.Schema, batch: Any, rows: int) -> pa.Table:
     """Return a batch of records as a table of a schema that fits their spec."""
-    arrays = [array_of(field.type, batch[field.name], rows, f"[{field.name!r}]") for field in schema]
+    arrays = [array_of(field, batch[field.name], rows) for field in schema]
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def array_of(kind: pa.DataType, values: Any, rows: int, path: str) -> pa.Array:
-    """Return the values of a batch as an Arrow array of a type that fits its spec.
+def array_of(field: pa.Field, values: Any, rows: int) -> pa.Array:
+    """Return the values of a batch as the Arrow array of a field, whose type fits their spec.
 
     A dict of lists may become lists of structs, and bytes structs of bytes and a path, if the type says so.
     """
+    kind = field.type
+    path = f"[{field.name!r}]"
     array = _built(kind, values, rows, path)
     try:
         if array.type == kind:
-            return array
+            return in_own_order(field, array)
         stored = array.cast(changed(kind, as_stored))
         # pyarrow casts nothing to a map, and views nothing as a tensor.
         return stored.view(kind) if any(map(kinds.is_map, within(kind))) else stored.cast(kind)

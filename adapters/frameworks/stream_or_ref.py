@@ -1,8 +1,8 @@
-"""Check that an adapter was passed a stream, or records with random access, as it needs; and what all batches share."""
+"""Check what an adapter was passed: a stream, records with random access, or a pipeline; and what all batches share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from cachelayer.specs.schema import Schema
 from cachelayer.specs.spec import ArraySpec, AudioSpec, ImageSpec, VideoSpec, decoded_leaf
 from cachelayer.specs.tree import Tree
 from cachelayer.streams.stream import Stream
+from cachelayer.support.user_warnings import warn
 from cachelayer.views.view import View
 
 CURE_OF_VIDEOS = "stream ref.clips(...), or take frames of it with map()"
@@ -61,3 +62,18 @@ def rows_of_batches(stream: Stream[Any]) -> int | None:
     schedule = replace(stream._reader.schedule, num_epochs=None)
     is_even = schedule.step_sizes(schedule.start) == {schedule.global_batch}
     return schedule.global_batch // schedule.shard_count if is_even else None
+
+
+def warn_of_steps(kind: str, steps: Iterable[str]) -> None:
+    """Warn if steps that should be left out, such as ``.shuffle()``, make batches, or draw at random in a ``map``."""
+    names = ", ".join(dict.fromkeys(steps))
+    what = []
+    if "batch" in names:
+        what.append("each of its batches becomes one record")
+    if "map" in names:
+        what.append("what it draws at random is the same in every epoch")
+    if what:
+        warn(
+            f"the {kind} is cached as it is: {' and '.join(what)}. Leave out {names}: a stream shuffles, augments by "
+            f"map(fn, rng=True) and batches anew in every epoch"
+        )

@@ -23,13 +23,13 @@ from cachelayer.adapters.sources.arrow_types import (
     shares_values,
     within,
 )
-from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError
+from cachelayer.errors import ElementError, InvalidTypeError
 from cachelayer.records.codec import codec_for
-from cachelayer.records.infer import nested_spec, overlaid
+from cachelayer.records.infer import nested_spec, spec_of_source
 from cachelayer.records.leaf_codecs import leaf_codec_for
 from cachelayer.records.leaf_columns import Column, FlatRows, PartRows
 from cachelayer.specs import dtypes, json_text, tree
-from cachelayer.specs.schema import Schema, either
+from cachelayer.specs.schema import either
 from cachelayer.specs.spec import (
     ArraySpec,
     EncodedSpec,
@@ -87,25 +87,16 @@ def with_declared(own: Tree, declared: Tree | None) -> Tree:
 
     Lengths of lists, the decoding of bytes, and the dtypes of numbers may differ, and it may lack keys.
     """
-    spec = overlaid(declared, own)
-    try:
-        own_leaves = Schema.of(spec).flatten(own)
-    except ElementError as error:
-        raise InvalidArgumentError(f"element_spec does not fit these columns: {error.at(hint='')}") from error
-    for (path, wanted), leaf in zip(tree.leaves(spec), own_leaves, strict=True):
-        if leaf is not None and not _fits(leaf, wanted):
-            raise InvalidArgumentError(f"element_spec{path} is {wanted!r}, but the column has {leaf!r}")
-    return spec
+    return spec_of_source("the table", own, declared, _fits)
 
 
-def _fits(own: Any, wanted: LeafSpec) -> bool:
+def _fits(own: LeafSpec, wanted: LeafSpec) -> bool:
     if isinstance(wanted, JsonSpec):
         return True
-    if isinstance(wanted, EncodedSpec) and isinstance(own, LeafSpec):
+    if isinstance(wanted, EncodedSpec):
         return own.dtype in (bytes, str) and not own.shape
     if (
-        not isinstance(own, LeafSpec)
-        or not (own.dtype == wanted.dtype or _may_be_cast(own.dtype, wanted.dtype))
+        not (own.dtype == wanted.dtype or _may_be_cast(own.dtype, wanted.dtype))
         or len(own.shape) != len(wanted.shape)
         or own.timezone != wanted.timezone
     ):

@@ -11,6 +11,7 @@ import base64
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from cachelayer.support.extras import packages_of
 
 with packages_of("arrow", "this needs pyarrow"):
     import pyarrow as pa
+    import pyarrow.compute as pc
     import pyarrow.types as kinds
 
 METADATA = "arrow_schema"
@@ -71,14 +73,19 @@ def kept_fields(metadata: Mapping[str, Any], spec: Mapping[str, Tree]) -> dict[s
     if serialized is None:
         return {}
     schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(serialized)))
-    fields = [field.with_type(changed(field.type, _written)) for field in schema if field.name in spec]
+    fields = [field.with_type(changed(field.type, partial(_written, field))) for field in schema if field.name in spec]
     return {field.name: field for field in fields if _implies(field, spec[field.name])}
 
 
-def _written(kind: pa.DataType) -> pa.DataType:
-    """Return the type that arrays are made of, for one that only stores its values in another way."""
+def _written(field: pa.Field, kind: pa.DataType) -> pa.DataType:
+    """Return the type, within that of a field, of arrays that are made: not of one that only stores in another way.
+
+    Categories whose order is not known have none.
+    """
     if kinds.is_list_view(kind) or kinds.is_large_list_view(kind):
         return pa.large_list(kind.value_field)
+    if kinds.is_dictionary(kind) and note_of(field, CATEGORIES) is None:
+        return pa.dictionary(kind.index_type, kind.value_type)
     return kind.value_type if kinds.is_run_end_encoded(kind) else kind
 
 
@@ -101,6 +108,31 @@ def note_of(field: pa.Field, key: bytes) -> Any:
     """Return the value that a field keeps under a key; None if it keeps none."""
     note = (field.metadata or {}).get(key)
     return None if note is None else json.loads(note)
+
+
+def with_categories(field: pa.Field, categories: pa.Array) -> pa.Field:
+    """Return the field of a column of categories, which keeps them if they have an order, and are text or numbers."""
+    values = categories.view(_counts_of(categories.type)).to_pylist()
+    is_kept = field.type.ordered and all(isinstance(value, (str, int, float)) for value in values)
+    return with_note(field, CATEGORIES, values) if is_kept else field
+
+
+def in_own_order(field: pa.Field, array: pa.Array) -> pa.Array:
+    """Return categories in the order that their field keeps, with those behind that it does not know."""
+    note = note_of(field, CATEGORIES)
+    if note is None:
+        return array
+    kind = array.type.value_type
+    known = pa.array(note, _counts_of(kind)).view(kind)
+    others = array.dictionary.filter(pc.invert(pc.is_in(array.dictionary, known)))
+    categories = pa.concat_arrays([known, others])
+    places = pc.index_in(array.dictionary, categories).cast(array.type.index_type)
+    return pa.DictionaryArray.from_arrays(places.take(array.indices), categories, ordered=True)
+
+
+def _counts_of(kind: pa.DataType) -> pa.DataType:
+    """Return the type of the integers that times are; any other type as it is."""
+    return {32: pa.int32(), 64: pa.int64()}[kind.bit_width] if kinds.is_temporal(kind) else kind
 
 
 def _implies(field: pa.Field, spec: Tree) -> bool:

@@ -20,13 +20,13 @@ from cachelayer.adapters.sources.arrow_columns import (
     spec_of,
     with_declared,
 )
-from cachelayer.adapters.sources.arrow_schema import schema_metadata
+from cachelayer.adapters.sources.arrow_schema import schema_metadata, with_categories
+from cachelayer.adapters.sources.files import reading
 from cachelayer.builds.batches import Batch, cut, stacked_records
 from cachelayer.builds.element_batches import errors_named, failure_at
 from cachelayer.builds.parts import source_of_files
 from cachelayer.builds.source import Source
 from cachelayer.errors import (
-    CacheLayerError,
     ElementError,
     InvalidArgumentError,
     InvalidTypeError,
@@ -38,7 +38,6 @@ from cachelayer.specs import tree
 from cachelayer.specs.schema import Flags
 from cachelayer.specs.spec import JsonSpec
 from cachelayer.specs.tree import Tree
-from cachelayer.support.credentials_in_urls import as_cause, without_credentials_in
 from cachelayer.support.extras import packages_of
 
 with packages_of("arrow", "this needs pyarrow"):
@@ -131,9 +130,14 @@ def source_of_table(kind: str, table: pa.Table, declared: Tree | None) -> Source
     spec = spec_of_schema(table.schema, declared, {})
     fetch = partial(rows_of_table, table)
     columns = partial(columns_of, {}, None)
-    return source_of_rows(
-        kind, len(table), rows_nbytes(table), fetch, columns, spec, schema_metadata(table.schema, spec)
-    )
+    metadata = schema_metadata(pa.schema(map(_with_categories, table.schema, table.columns)), spec)
+    return source_of_rows(kind, len(table), rows_nbytes(table), fetch, columns, spec, metadata)
+
+
+def _with_categories(field: pa.Field, column: pa.ChunkedArray) -> pa.Field:
+    if not pa.types.is_dictionary(field.type) or not field.type.ordered or not column.num_chunks:
+        return field
+    return with_categories(field, column.unify_dictionaries().chunk(0).dictionary)
 
 
 def rows_of_table(table: pa.Table, rows: slice | Sequence[int]) -> pa.RecordBatch:
@@ -283,18 +287,12 @@ def _read(
 
 def _pulled(part: ArrowPart, row: int, record: int, *, casts: bool) -> Iterator[pa.RecordBatch]:
     """Yield the batches of a part from a row on; ``record`` is the record of the source that this row is."""
-    try:
+    with reading(part.name or "the source", lambda: f"failed at record {record} or later"):
         for batch in part.batches(row):
             if not casts:
                 _check_schema(part, f"record {record}", batch.schema)
             yield batch
             record += len(batch)
-    except (CacheLayerError, GeneratorExit):
-        raise
-    except Exception as error:  # noqa: BLE001
-        name = part.name or "the source"
-        reason = without_credentials_in(f"{type(error).__name__}: {error}")
-        raise SourceError(f"{name} failed at record {record} or later: {reason}") from as_cause(error)
 
 
 def spec_of_schema(schema: pa.Schema, declared: Tree | None, leaves: FileLeaves, name: str = "") -> Tree:

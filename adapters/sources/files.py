@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, NoReturn
@@ -19,6 +20,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from cachelayer.builds.batches import MAX_BATCH_RECORDS, Batch
 from cachelayer.builds.element_batches import element_batches
+from cachelayer.builds.parts import source_of_files
 from cachelayer.builds.source import FileFacts, Source
 from cachelayer.builds.source_files import FileSource
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
@@ -46,6 +48,8 @@ class File:
     """The name in that file system."""
     info: Mapping[str, Any]
     """What the file system said of the file when it was found."""
+    inner: str = ""
+    """The path below the folder in which it was found."""
 
     @property
     def is_local(self) -> bool:
@@ -71,21 +75,26 @@ class File:
 
 
 class Files:
-    """Files as the user names them: by paths, patterns or URLs."""
+    """Files as the user names them: by paths, patterns or URLs, or by a folder from which ``choose`` takes them."""
 
-    def __init__(self, paths: Paths, storage_options: Options = None) -> None:
+    def __init__(
+        self, paths: Paths, storage_options: Options = None, choose: Callable[[Folder], list[File]] | None = None
+    ) -> None:
         # An iterable might yield them only once.
         is_several = isinstance(paths, Iterable) and not isinstance(paths, (str, bytes, os.PathLike))
         given: list[Any] = list(paths) if is_several else [paths]  # type: ignore[arg-type]
         # They are looked for later, perhaps in another process, when the working folder may be another.
         self.paths = [located(path) if isinstance(path, (str, os.PathLike)) else path for path in given]
         self.storage_options = storage_options
+        self._choose = choose
 
     def find(self) -> list[File]:
         """Return the files: in the order of the list, and by name within a pattern or a folder.
 
         As in a shell, only a pattern with the dot matches hidden files.
         """
+        if self._choose is not None:
+            return self._choose(Folder.at(self.paths[0], self.storage_options))
         if not self.paths:
             raise InvalidArgumentError("there is no file: the list of paths is empty")
         # Here, and not in the threads: fsspec makes a client for each thread that asks for one.
@@ -112,11 +121,24 @@ def file_source(
     return FileSource([*map(str, files.paths)], opened, files.facts, options or {})
 
 
-class PlacedReader:
-    """The ``read`` and the ``place`` of a source whose elements come one by one from a file, each with its place in it.
+def source_of_places(
+    kind: str,
+    place: str,
+    files: Sequence[File],
+    elements: Callable[[File], Iterator[tuple[Any, Any]]],
+    element_spec: Tree,
+) -> Source:
+    """Return the source of elements that come one by one from files, each with its place, such as the number of a line.
 
-    ``what`` is what a place is called, such as ``"line"``.
+    ``place`` is what a place is called, such as ``"line"``.
     """
+    readers = [_PlacedReader(file.name, place, partial(elements, file)) for file in files]
+    sources = [Source(kind, each.read, place=each.place, element_spec=element_spec) for each in readers]
+    return source_of_files(kind, sources, element_spec)
+
+
+class _PlacedReader:
+    """The ``read`` and the ``place`` of the elements of a file."""
 
     def __init__(self, file: str, what: str, elements: Callable[[], Iterator[tuple[Any, Any]]]) -> None:
         self._file = file
@@ -167,7 +189,7 @@ def _matching(text: str, fs: fsspec.AbstractFileSystem, inner: str) -> list[File
     if folder is not None and is_pattern and inner.rpartition("/")[2].strip("*"):
         raise InvalidArgumentError(f"{folder!r} is a folder: pass {folder + '/*'!r} for the files in it")
     if folder is not None and not is_pattern:
-        files = [file for name, file in Folder(fs, folder.rstrip("/")).files() if not is_marker(name)]
+        files = [file for file in Folder(fs, folder.rstrip("/")).files() if not is_marker(file.inner)]
     else:
         files = [File(fs, name, info) for name, info in infos.items() if info["type"] == "file"]
     if not files:
@@ -259,7 +281,7 @@ class Folder:
                 raise InvalidArgumentError("there is no such folder")
         return cls(fs, inner.rstrip("/"))
 
-    def files(self, *, hidden: bool = False) -> list[tuple[str, File]]:
+    def files(self, *, hidden: bool = False) -> list[File]:
         """Return the files at any depth, sorted by their paths below the folder. Links to folders are followed.
 
         Datasets of a storage that lies in the folder are left out.
@@ -272,19 +294,16 @@ class Folder:
             entries = _local_files(self.path) if is_local else self.fs.find(self.path, detail=True)
         folders = {name.rpartition("/")[0] for name in entries}
         # Some clients put empty objects in the place of folders.
-        inner = {
-            name[len(self.path) + 1 :]: File(self.fs, name, info)
+        files = [
+            File(self.fs, name, info, name[len(self.path) + 1 :])
             for name, info in entries.items()
             if len(name) > len(self.path) + 1 and not name.endswith("/") and (info.get("size") or name not in folders)
-        }
-        datasets = tuple({dataset for path in inner if (dataset := names.dataset_folder(path)) is not None})
+        ]
+        datasets = tuple({dataset for file in files if (dataset := names.dataset_folder(file.inner)) is not None})
         if "" in datasets:
             raise InvalidArgumentError(f"{self.path} is a dataset of a storage: open it with cachelayer.open")
-        return sorted(
-            (path, file)
-            for path, file in inner.items()
-            if not path.startswith(datasets) and (hidden or not is_hidden(path))
-        )
+        seen = [each for each in files if hidden or not is_hidden(each.inner)]
+        return sorted((each for each in seen if not each.inner.startswith(datasets)), key=lambda file: file.inner)
 
     def folders(self) -> list[str]:
         """Return the sorted names of the subfolders that are not hidden. A link to a folder counts as a folder."""
@@ -312,8 +331,8 @@ def _raise(error: OSError) -> NoReturn:
 
 
 @contextmanager
-def reading(name: str, what: str = "cannot be read") -> Iterator[None]:
-    """Name the file in every error that is raised within the block, without credentials in its URL."""
+def reading(name: str, what: str | Callable[[], str] = "cannot be read") -> Iterator[None]:
+    """Name the file, and what fails, in every error that is raised within the block, without credentials in its URL."""
     try:
         yield
     except InvalidArgumentError as error:
@@ -322,4 +341,5 @@ def reading(name: str, what: str = "cannot be read") -> Iterator[None]:
         raise
     except Exception as error:  # noqa: BLE001
         reason = without_credentials_in(f"{type(error).__name__}: {error}")
-        raise SourceError(f"{without_credentials(name)} {what}: {reason}") from as_cause(error)
+        failed = what if isinstance(what, str) else what()
+        raise SourceError(f"{without_credentials(name)} {failed}: {reason}") from as_cause(error)

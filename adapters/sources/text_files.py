@@ -17,8 +17,7 @@ import pyarrow.csv as pa_csv
 from cachelayer.adapters.sources.arrow_columns import spec_of
 from cachelayer.adapters.sources.arrow_source import ArrowPart
 from cachelayer.adapters.sources.arrow_types import is_text
-from cachelayer.adapters.sources.files import File, PlacedReader, reading
-from cachelayer.builds.parts import source_of_files
+from cachelayer.adapters.sources.files import File, reading, source_of_places
 from cachelayer.builds.source import Source
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.records.infer import FIRST_ROWS, infer_spec, may_lack_keys
@@ -70,7 +69,7 @@ def json_lines(schema: Any, files: Sequence[File], declared: Tree | None) -> Sou
         spec = spec_of(pa.struct(list(schema)), {})
     else:
         spec = _spec_of_lines(files, declared)
-    return source_of_files("json", [_source_of_lines(file, names, spec) for file in files], spec)
+    return source_of_places("json", "line", files, partial(_elements, names=names, spec=spec), spec)
 
 
 def _spec_of_lines(files: Sequence[File], declared: Tree | None) -> Tree:
@@ -87,11 +86,6 @@ def _spec_of_lines(files: Sequence[File], declared: Tree | None) -> Tree:
     except ElementError as error:
         file, number = places[error.record or 0]
         raise error.at(place=f"{file.name}, line {number}") from error.__cause__
-
-
-def _source_of_lines(file: File, names: list[str] | None, spec: Tree) -> Source:
-    reader = PlacedReader(file.name, "line", partial(_elements, file, names, spec))
-    return Source("json", reader.read, place=reader.place, element_spec=spec)
 
 
 def _elements(file: File, names: list[str] | None, spec: Tree) -> Iterator[tuple[int, Any]]:

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch.utils import data
 
-from cachelayer.adapters.frameworks.stream_or_ref import check_ref
-from cachelayer.adapters.sources.pipeline_steps import warn_of_steps
+from cachelayer.adapters.frameworks.stream_or_ref import check_ref, warn_of_steps
 from cachelayer.adapters.torch.as_tensors import check_dtypes, tensors
 from cachelayer.builds.array_source import array_source, columns_of
 from cachelayer.builds.batches import snapshot

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
@@ -28,7 +28,7 @@ from cachelayer.records.value_conversion import as_time, leaf_spec
 from cachelayer.specs import tree
 from cachelayer.specs.schema import Schema
 from cachelayer.specs.spec import ArraySpec, JsonSpec, LeafSpec, NullableDict, RaggedSpec, as_nullable, without_nulls
-from cachelayer.specs.tree import Tree, children, describe, leaf_values, map_structure
+from cachelayer.specs.tree import Tree, children, describe, leaf_values, leaves, map_structure
 from cachelayer.specs.values import BadValue, Nullable, PictureFile, Ragged, Sparse
 from cachelayer.support.user_warnings import warn
 
@@ -98,6 +98,23 @@ def _over(declared: Tree, inferred: Tree) -> Tree:
         parts = list(map(_over, declared, inferred))
         return type(declared)(*parts) if tree.is_namedtuple(declared) else type(declared)(parts)
     return declared
+
+
+def spec_of_source(what: str, own: Tree, declared: Tree | None, fits: Callable[[LeafSpec, LeafSpec], bool]) -> Tree:
+    """Return the spec that a source has, with what a user declares in its place; raise if that contradicts it.
+
+    ``fits`` says of a leaf and a declared one whether values of the first are stored as the second. A leaf of the
+    source that is None is not known.
+    """
+    spec = overlaid(declared, own)
+    try:
+        own_leaves = Schema.of(spec).flatten(own)
+    except ElementError as error:
+        raise InvalidArgumentError(f"element_spec does not fit {what}: {error.at(hint='')}") from error
+    for (path, wanted), leaf in zip(leaves(spec), own_leaves, strict=True):
+        if leaf is not None and not fits(leaf, wanted):
+            raise InvalidArgumentError(f"element_spec{path} is {wanted!r}, but {what} has {leaf!r}")
+    return spec
 
 
 def may_lack_keys(spec: Tree) -> bool:
