@@ -241,7 +241,16 @@ def _convert(batch: Any, size: int, sharding: NamedSharding, *, wide: bool, roun
         if dtype != leaf.dtype:
             leaves[place] = _narrowed(leaves[place], dtype, functools.partial(_name, batch, place), rounded)
     with jax.enable_x64(wide):
-        return structure.unflatten([_global_array(leaf, rows, size, _of_rank(sharding, leaf.ndim)) for leaf in leaves])
+        for place, leaf in enumerate(leaves):
+            try:
+                leaves[place] = _global_array(leaf, rows, size, _of_rank(sharding, leaf.ndim))
+            except ValueError as error:
+                over = f"{sharding.spec} over the mesh {dict(sharding.mesh.shape)}"
+                raise InvalidArgumentError(
+                    f"{_name(batch, place)} has shape {[size, *leaf.shape[1:]]}, which is not divisible by {over}: pad "
+                    "or cut it with map(), or leave its axes out of the sharding"
+                ) from error
+        return structure.unflatten(leaves)
 
 
 def _global_array(array: NDArray[Any], rows: NDArray[np.int64], size: int, sharding: NamedSharding) -> jax.Array:

@@ -178,8 +178,8 @@ def _schema_of(frame: pd.DataFrame) -> pa.Schema:
     fields = []
     for name, dtype in frame.dtypes.items():
         is_object = isinstance(dtype, np.dtype) and dtype.kind == "O"
-        none = None if is_object else _array(name, frame[name][:0])
-        kind = _decimal_type(frame[name]) if none is None else none.type
+        none: Any = None if is_object else _array(name, frame[name][:0])
+        kind = _decimal_type(frame[name]) if is_object else none.type
         if kind is None:
             continue
         if isinstance(dtype, pd.CategoricalDtype):

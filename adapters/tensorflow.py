@@ -150,7 +150,8 @@ class _PipelineReader:
         if self._stacks:
             size = batch_records(sum(_static_nbytes(leaf) for leaf in self._leaves))
             return self._pulled(dataset, dataset.batch(size), size, self._stacked)
-        parts = dataset.map(self._to_parts)
+        # Autograph would rewrite what this calls, for control flow of tensors, which there is none of.
+        parts = dataset.map(tf.autograph.experimental.do_not_convert(self._to_parts))
         return self._pulled(dataset, parts.ragged_batch(_DYNAMIC_BATCH), _DYNAMIC_BATCH, self._encoded)
 
     def _pulled(self, dataset: Any, batched: Any, size: int, convert: Callable[[Any], Batch]) -> Iterator[Batch]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -172,7 +173,8 @@ def describe(value: Any) -> str:
         return f"a {type(value).__name__} with fields {listed(value._fields)}"
     if isinstance(value, (tuple, list)):
         return f"a {type(value).__name__} of {len(value)}"
-    if hasattr(value, "dtype") and hasattr(value, "shape"):
+    # Some objects of frameworks, such as nested tensors, fail when they are asked.
+    with suppress(Exception):
         return f"{value.dtype}{list(value.shape)}"
     text = " ".join(repr(value).split())
     if isinstance(value, BadValue):

@@ -24,7 +24,7 @@ from values_table import BIG, NS
 from cachelayer import ArraySpec, ImageSpec, Storage, concat, sharded
 from cachelayer.adapters.pandas import to_pandas
 from cachelayer.adapters.polars import to_polars
-from cachelayer.adapters.pyarrow import to_arrow
+from cachelayer.adapters.pyarrow import from_parquet, to_arrow
 from cachelayer.builds.as_source import as_source
 from cachelayer.errors import (
     CacheLayerError,
@@ -338,6 +338,8 @@ KEPT: dict[str, pa.Array] = {
         [{"k": "x"}, {"k": "y"}, {"k": "x"}], pa.struct([("k", pa.dictionary(pa.int8(), "str"))])
     ),
     "maps": pa.array([[("k", 1), ("l", 2)], [], [("m", 3)]], pa.map_(pa.string(), pa.int64())),
+    "maps in lists": pa.array([[[("k", 1)], []], [], [[("m", 3)]]], pa.list_(pa.map_(pa.string(), pa.int64()))),
+    "ordered categories": pa.DictionaryArray.from_arrays([1, 0, None], ["low", "high", "best"], ordered=True),
     "milliseconds of days": pa.array([dt.date(2020, 1, 1), None, dt.date(1969, 1, 1)], pa.date64()),
     "bytes of fixed width": pa.array([b"ab", None, b"cd"], pa.binary(2)),
     "tensors": pa.ExtensionArray.from_storage(TENSORS, pa.array([[1, 2, 3, 4]] * 3, TENSORS.storage_type)),
@@ -447,13 +449,34 @@ def test_pandas_gives_back_the_dtypes_that_came_in(storage: Storage) -> None:
     assert ref[0]["decimals"] == 1.5
 
 
+def test_lists_of_another_layout_come_out_as_lists(storage: Storage) -> None:
+    lists = pa.array([[{"a": 1}], [], [{"a": 2}]], pa.list_view(pa.struct([("a", pa.int64())])))
+    ref: Any = storage.cache(pa.table({"x": lists}), "views@v1")
+    assert to_arrow(ref)["x"].to_pylist() == to_polars(ref)["x"].to_list() == lists.to_pylist()
+
+
+@pytest.mark.parametrize(
+    "categories",
+    [["low", "mid", "high"], [2.5, 1.5], pd.to_datetime(["2021-01-01", "2020-01-01"]).tz_localize("Asia/Tokyo")],
+    ids=str,
+)
+def test_ordered_categories_keep_their_order(categories: Any, tmp_path: Path) -> None:
+    scale = pd.CategoricalDtype(categories, ordered=True)
+    frame = pd.DataFrame({"scale": pd.Categorical([categories[1], None, categories[0]], dtype=scale)})
+    store = Storage(tmp_path)
+    ref: Any = store.cache(frame, "pandas@v1")
+    assert_frame_equal(to_pandas(ref), frame)
+    assert_frame_equal(to_pandas(store.cache(to_arrow(ref), "arrow@v1")), frame)
+    # Of a file of another library, the order is not known, and none is claimed.
+    frame.to_parquet(tmp_path / "scale.parquet")
+    file = store.cache(from_parquet(tmp_path / "scale.parquet"), "parquet@v1")
+    assert not getattr(to_pandas(file)["scale"].dtype, "ordered", False)
+
+
 @pytest.mark.needs("pyarrow>=23")
 def test_frames_keep_their_categories_and_times(storage: Storage) -> None:
-    scale = pd.CategoricalDtype(["low", "mid", "high"], ordered=True)
-    frame = pd.DataFrame(
-        {"scale": pd.Categorical(["high", None, "low"], dtype=scale), "kind": pd.Categorical([3, 1, 3])}
-    )
-    assert_frame_equal(to_pandas(storage.cache(frame, "categories@pandas")), frame)
+    frame = pd.DataFrame({"kind": pd.Categorical([3, 1, 3])})
+    assert_frame_equal(to_pandas(storage.cache(frame, "kind@pandas")), frame)
     others = pl.DataFrame(
         {
             "enum": pl.Series(["a", None, "b"], dtype=pl.Enum(["c", "b", "a"])),

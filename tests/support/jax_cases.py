@@ -142,6 +142,13 @@ def test_functions_of_batches_keep_the_rows() -> None:
             next(iter(global_batches(stream.map_batches(fn), devices(1))))
 
 
+def test_an_axis_of_a_leaf_that_the_sharding_does_not_divide_is_named() -> None:
+    stream = cachelayer.wrap([{"row": np.zeros(3)}] * 8, identity="rows").stream(8)
+    mesh = Mesh(np.array(jax.devices()[:2]).reshape(1, 2), ("data", "model"))
+    with pytest.raises(InvalidArgumentError, match=r"\['row'\] .*\[8, 3\].*divisible"):
+        next(iter(global_batches(stream, NamedSharding(mesh, P("data", "model")))))
+
+
 NARROW: dict[str, tuple[Any, Any]] = {
     "int64": (np.int64(2**31 - 1), np.int64(2**32 + 5)),
     "negative int64": (np.int64(-(2**31)), np.int64(-(2**31) - 1)),
