@@ -55,16 +55,16 @@ def schema_metadata(schema: pa.Schema, spec: Tree) -> dict[str, Any]:
 
 def decimal_digits(fields: Iterable[pa.Field], spec: Tree) -> dict[str, Any]:
     """Return how many digits the integers have that stand for decimals, by the paths of their leaves, as metadata."""
-    values = dict(tree.leaf_values(leaves_of("", Lists(pa.nulls(0, pa.struct(list(fields)))), {})))
-    digits = {
-        path: values[path].values.type.scale
-        for path, leaf in tree.leaves(spec)
-        if isinstance(leaf.dtype, np.dtype)
-        and leaf.dtype.kind in "iu"
-        and path in values
-        and kinds.is_decimal(values[path].values.type)
-    }
+    integers = {path for path, leaf in tree.leaves(spec) if getattr(leaf.dtype, "kind", "") in ("i", "u")}
+    types = _types_of_leaves(fields)
+    digits = {path: kind.scale for path, kind in types.items() if path in integers and kinds.is_decimal(kind)}
     return {DECIMAL_DIGITS: digits} if digits else {}
+
+
+def _types_of_leaves(fields: Iterable[pa.Field]) -> dict[str, pa.DataType]:
+    """Return the type of the values of each leaf, by its path."""
+    lists = tree.leaf_values(leaves_of("", Lists(pa.nulls(0, pa.struct(list(fields)))), {}))
+    return {path: leaf.values.type for path, leaf in lists}
 
 
 def kept_fields(metadata: Mapping[str, Any], spec: Mapping[str, Tree]) -> dict[str, pa.Field]:
@@ -141,9 +141,9 @@ def _implies(field: pa.Field, spec: Tree) -> bool:
         there = tree.leaves({field.name: spec})
     except CacheLayerError:
         return False
-    kinds_of_leaves = dict(tree.leaf_values(leaves_of("", Lists(pa.nulls(0, pa.struct([field]))), {})))
+    types = _types_of_leaves([field])
     return len(own) == len(there) and all(
-        path == other and _is_like(leaf, wanted, kinds_of_leaves[path].values.type)
+        path == other and _is_like(leaf, wanted, types[path])
         for (path, leaf), (other, wanted) in zip(own, there, strict=True)
     )
 
