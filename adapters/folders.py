@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from cachelayer.adapters.sources.files import File, Files, Folder, Options, file_source, is_hidden, reading
+from cachelayer.adapters.sources.files import File, Files, Folder, Options, file_source, is_hidden
 from cachelayer.builds.batches import BATCH_NBYTES, Batch, ElementBatch
 from cachelayer.builds.source import Source
-from cachelayer.builds.source_files import FileSource
+from cachelayer.builds.source_files import FileSource, reading
 from cachelayer.errors import InvalidArgumentError
 from cachelayer.specs.spec import ArraySpec, AudioSpec, ImageSpec, LeafSpec
 from cachelayer.specs.tree import Tree

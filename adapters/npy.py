@@ -11,11 +11,11 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachelayer.adapters.sources.files import File, Files, Options, file_source, reading
+from cachelayer.adapters.sources.files import File, Files, Options, file_source
 from cachelayer.builds.array_source import array_source
 from cachelayer.builds.batches import Batch
 from cachelayer.builds.source import Source
-from cachelayer.builds.source_files import FileSource
+from cachelayer.builds.source_files import FileSource, reading
 from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.specs import tree
 from cachelayer.specs.spec import ArraySpec

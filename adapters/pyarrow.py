@@ -27,11 +27,11 @@ from cachelayer.adapters.sources.arrow_source import (
     with_constants,
 )
 from cachelayer.adapters.sources.arrow_types import is_list
-from cachelayer.adapters.sources.files import File, Files, Paths, file_source, reading
+from cachelayer.adapters.sources.files import File, Files, Paths, file_source
 from cachelayer.adapters.sources.text_files import check_convert_options, csv_part, json_lines
 from cachelayer.builds.batches import BATCH_NBYTES, MAX_BATCH_RECORDS, stacked_records
 from cachelayer.builds.source import Source
-from cachelayer.builds.source_files import FileSource
+from cachelayer.builds.source_files import FileSource, reading
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.specs.tree import Tree
 from cachelayer.support.arguments import explains_options

@@ -12,19 +12,11 @@ from typing import Any
 
 import google_crc32c
 
-from cachelayer.adapters.sources.files import (
-    File,
-    Files,
-    Options,
-    Paths,
-    file_source,
-    reading,
-    source_of_places,
-)
+from cachelayer.adapters.sources.files import File, Files, Options, Paths, file_source, source_of_places
 from cachelayer.builds.batches import Batch
 from cachelayer.builds.parts import source_of_files
 from cachelayer.builds.source import Source
-from cachelayer.builds.source_files import FileSource
+from cachelayer.builds.source_files import FileSource, reading
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.specs.spec import ArraySpec
 from cachelayer.specs.tree import Tree

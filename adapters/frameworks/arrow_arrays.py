@@ -231,9 +231,11 @@ def _decimals(kind: pa.DataType, numbers: pa.Array) -> pa.Array:
     if kinds.is_integer(numbers.type):
         units = numbers.cast(pa.decimal256(76, 0)).cast(pa.decimal256(kind.precision, 0))
         return units.view(pa.decimal256(kind.precision, kind.scale)).cast(kind)
-    # pyarrow's own cast does not round to the nearest ten, or thousand.
-    exact = numbers.cast(pa.float64()).cast(kind if kind.scale >= 0 else pa.decimal256(76, 0))
-    decimals = pc.round(exact, kind.scale).cast(kind)
+    floats = numbers.cast(pa.float64())
+    if kind.scale < 0:
+        # pyarrow's own cast of floats does not round to the nearest ten, or thousand.
+        floats = pc.round(floats.cast(pa.decimal256(76, 0)), kind.scale)
+    decimals = floats.cast(kind)
     if not floats_of(decimals).cast(numbers.type, safe=False).equals(numbers):
         raise pa.ArrowInvalid(f"a number is no {kind}")
     return decimals

@@ -52,6 +52,8 @@ with packages_of("arrow", "this needs pyarrow"):
     import pyarrow.types as kinds
 
 _NUMBERS = frozenset(f"{kind}{bits}" for kind in ("int", "uint", "float") for bits in (8, 16, 32, 64)) - {"float8"}
+_EXACT_DIGITS = 15
+"""Integers of so many digits, and powers of ten up to there, are float64 too."""
 Nulls = NDArray[np.bool_] | None
 
 
@@ -133,8 +135,18 @@ def _may_be_cast(dtype: Any, into: Any) -> bool:
 
 
 def floats_of(decimals: pa.Array) -> pa.Array:
-    """Return the float64 that is nearest to each decimal, which pyarrow's own cast does not."""
+    """Return the float64 that is nearest to each decimal, which pyarrow's own cast is not."""
+    kind = decimals.type
+    if kind.precision <= _EXACT_DIGITS and kind.scale >= 0:
+        # A quotient of two numbers that are exact is rounded once.
+        return pc.divide(_units_of(decimals).cast(pa.int64()).cast(pa.float64()), 10.0**kind.scale)
     return decimals.cast(pa.string()).cast(pa.float64())
+
+
+def _units_of(decimals: pa.Array) -> pa.Array:
+    """Return how many units of the last digit each decimal has, as a decimal."""
+    wide, digits = (pa.decimal256, 76) if decimals.type.bit_width > 128 else (pa.decimal128, 38)
+    return decimals.cast(wide(digits, decimals.type.scale)).view(wide(digits, 0))
 
 
 def _as_declared(path: str, values: pa.Array, dtype: np.dtype[Any]) -> pa.Array:
@@ -144,8 +156,7 @@ def _as_declared(path: str, values: pa.Array, dtype: np.dtype[Any]) -> pa.Array:
         return values
     try:
         if kinds.is_decimal(values.type) and dtype.kind in "iu":
-            units = values.cast(pa.decimal256(76, values.type.scale)).view(pa.decimal256(76, 0))
-            return units.cast(kind)
+            return _units_of(values).cast(kind)
         if is_text(values.type):
             values = pc.ascii_trim(values.cast(pa.string()), " \t")
             values = pc.if_else(pc.equal(values, ""), pa.scalar(None, pa.string()), values)
@@ -266,7 +277,7 @@ def leaves_of(path: str, lists: Lists, files: FileLeaves, whole: Collection[str]
 
 def in_dtype_of(path: str, spec: LeafSpec, lists: Lists) -> Lists:
     """Return numbers, or texts of numbers or flags, in the dtype of their leaf, and other values as they are."""
-    values = lists.values.storage if isinstance(lists.values, pa.ExtensionArray) else lists.values
+    values = _stored(lists.values)
     dtype = spec.dtype
     if isinstance(spec, JsonSpec) or kinds.is_null(values.type) or not isinstance(dtype, np.dtype):
         return lists
@@ -282,22 +293,16 @@ def column_of(path: str, spec: LeafSpec, lists: Lists) -> Column:
     """Return the values of a leaf, which are in its dtype, as a column of the codec."""
     if isinstance(spec, JsonSpec):
         return _json_column(path, lists.values)
-    if kinds.is_null(lists.values.type) and not lists.levels:
-        codec = leaf_codec_for(spec)
-        rows = len(lists.values)
-        return Column(codec.encode([codec.filler()] * rows))
-    if kinds.is_null(lists.values.type):
-        kind = pa.large_binary() if isinstance(spec.dtype, type) else pa.from_numpy_dtype(spec.dtype)
-        lists = lists.of(lists.values.cast(kind))
-    values = lists.values.storage if isinstance(lists.values, pa.ExtensionArray) else lists.values
+    values = _stored(lists.values)
+    is_null = kinds.is_null(values.type)
     if is_text(values.type):
         _check_text(path, values)
-    if isinstance(spec, VideoSpec) or (isinstance(spec, EncodedSpec) and is_text(values.type)):
+    is_name = isinstance(spec, EncodedSpec) and is_text(values.type)
+    if isinstance(spec, VideoSpec) or is_name or (is_null and not lists.levels):
         # Names of files are read, and videos indexed.
-        try:
-            return codec_for(spec).columns(values.to_pylist()).leaves[0]
-        except ElementError as error:
-            raise error.at(path=path) from error.__cause__
+        return _column_by_value(path, spec, values.to_pylist())
+    if is_null:
+        values = values.cast(pa.large_binary() if isinstance(spec.dtype, type) else pa.from_numpy_dtype(spec.dtype))
     if not lists.levels:
         is_string = dtypes.is_string(spec.dtype)
         return Column((_strings(values) if is_string else _numbers(values, np.dtype(spec.dtype)),))
@@ -333,8 +338,7 @@ def _null_values(spec: LeafSpec, lists: Lists) -> FlatRows | None:
 
 def _json_column(path: str, values: pa.Array) -> Column:
     """Return values as JSON; texts are JSON text."""
-    values = _plain(values)
-    values = values.storage if isinstance(values, pa.ExtensionArray) else values
+    values = _stored(_plain(values))
     if is_text(values.type):
         _check_text(path, values)
     items = values.to_pylist()
@@ -345,10 +349,18 @@ def _json_column(path: str, values: pa.Array) -> Column:
             except InvalidTypeError as error:
                 hint = "Declare a str, or correct the text."
                 raise ElementError("JSON text", f"{text[:60]!r}, {error}", path=path, record=row, hint=hint) from error
+    return _column_by_value(path, JsonSpec(), items)
+
+
+def _column_by_value(path: str, spec: LeafSpec, values: list[Any]) -> Column:
     try:
-        return codec_for(JsonSpec()).columns(items).leaves[0]
+        return codec_for(spec).columns(values).leaves[0]
     except ElementError as error:
         raise error.at(path=path) from error.__cause__
+
+
+def _stored(array: pa.Array) -> pa.Array:
+    return array.storage if isinstance(array, pa.ExtensionArray) else array
 
 
 def _string_lists(spec: LeafSpec, strings: FlatRows, lists: Lists) -> tuple[PartRows, ...]:

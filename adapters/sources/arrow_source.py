@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 from cachelayer.adapters.sources.arrow_columns import (
@@ -21,11 +21,12 @@ from cachelayer.adapters.sources.arrow_columns import (
     with_declared,
 )
 from cachelayer.adapters.sources.arrow_schema import schema_metadata, with_categories
-from cachelayer.adapters.sources.files import reading
+from cachelayer.adapters.sources.arrow_types import shares_values, within
 from cachelayer.builds.batches import Batch, cut, stacked_records
 from cachelayer.builds.element_batches import errors_named, failure_at
 from cachelayer.builds.parts import source_of_files
 from cachelayer.builds.source import Source
+from cachelayer.builds.source_files import reading
 from cachelayer.errors import (
     ElementError,
     InvalidArgumentError,
@@ -354,6 +355,8 @@ def resized(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def rows_nbytes(rows: pa.RecordBatch | pa.Table) -> int:
     """Return the bytes of some rows, each with values of its own."""
+    if not any(map(shares_values, chain.from_iterable(map(within, rows.schema.types)))):
+        return int(rows.nbytes)
     chunks = (chunk for column in rows.columns for chunk in getattr(column, "chunks", [column]))
     return sum(map(plain_nbytes, chunks))
 

@@ -7,7 +7,6 @@ import os
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -22,13 +21,13 @@ from cachelayer.builds.batches import MAX_BATCH_RECORDS, Batch
 from cachelayer.builds.element_batches import element_batches
 from cachelayer.builds.parts import source_of_files
 from cachelayer.builds.source import FileFacts, Source
-from cachelayer.builds.source_files import FileSource
-from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
+from cachelayer.builds.source_files import FileSource, reading
+from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.objects import paths as names
 from cachelayer.objects.local import located
 from cachelayer.objects.open_store import names_no_bucket
 from cachelayer.specs.tree import Tree
-from cachelayer.support.credentials_in_urls import as_cause, without_credentials, without_credentials_in
+from cachelayer.support.credentials_in_urls import without_credentials
 from cachelayer.support.system_threads import Pool
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
@@ -328,18 +327,3 @@ def _local_files(folder: str) -> dict[str, dict[str, Any]]:
 
 def _raise(error: OSError) -> NoReturn:
     raise error
-
-
-@contextmanager
-def reading(name: str, what: str | Callable[[], str] = "cannot be read") -> Iterator[None]:
-    """Name the file, and what fails, in every error that is raised within the block, without credentials in its URL."""
-    try:
-        yield
-    except InvalidArgumentError as error:
-        raise InvalidArgumentError(f"{without_credentials(name)}: {error}") from error
-    except CacheLayerError:
-        raise
-    except Exception as error:  # noqa: BLE001
-        reason = without_credentials_in(f"{type(error).__name__}: {error}")
-        failed = what if isinstance(what, str) else what()
-        raise SourceError(f"{without_credentials(name)} {failed}: {reason}") from as_cause(error)

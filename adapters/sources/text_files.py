@@ -17,8 +17,9 @@ import pyarrow.csv as pa_csv
 from cachelayer.adapters.sources.arrow_columns import spec_of
 from cachelayer.adapters.sources.arrow_source import ArrowPart
 from cachelayer.adapters.sources.arrow_types import is_text
-from cachelayer.adapters.sources.files import File, reading, source_of_places
+from cachelayer.adapters.sources.files import File, source_of_places
 from cachelayer.builds.source import Source
+from cachelayer.builds.source_files import reading
 from cachelayer.errors import ElementError, InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.records.infer import FIRST_ROWS, infer_spec, may_lack_keys
 from cachelayer.specs.schema import completed

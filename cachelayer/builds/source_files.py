@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cachelayer.builds.source import FileFacts, Source
-from cachelayer.errors import CacheLayerError, InvalidTypeError, SourceError
+from cachelayer.errors import CacheLayerError, InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.objects.local import file_crc32c, located
 from cachelayer.provenance.environment import PATH_ENTRY_POINTS
 from cachelayer.provenance.stored_values import hashed, stored
 from cachelayer.specs.tree import Tree
-from cachelayer.support.credentials_in_urls import without_credentials
+from cachelayer.support.credentials_in_urls import as_cause, without_credentials, without_credentials_in
 from cachelayer.support.locks import cached_property
 
 if TYPE_CHECKING:
@@ -168,3 +169,18 @@ def refuse_changed(before: Sequence[FileFacts], source: Source) -> None:
             f"{without_credentials(file.name)} changed while it was read: {change}. Nothing was published: build again "
             "when nobody writes to it, or from a copy"
         )
+
+
+@contextmanager
+def reading(name: str, what: str | Callable[[], str] = "cannot be read") -> Iterator[None]:
+    """Name the file, and what fails, in every error that is raised within the block, without credentials in its URL."""
+    try:
+        yield
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{without_credentials(name)}: {error}") from error
+    except CacheLayerError:
+        raise
+    except Exception as error:  # noqa: BLE001
+        reason = without_credentials_in(f"{type(error).__name__}: {error}")
+        failed = what if isinstance(what, str) else what()
+        raise SourceError(f"{without_credentials(name)} {failed}: {reason}") from as_cause(error)
