@@ -54,7 +54,7 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
     rows: int | None = None
     if isinstance(obj, data.DataLoader):
         batches, rows = _lengths_of(obj)
-        items = map(_copied, _loaded(obj))
+        items = map(snapshot, _loaded(obj))
         if not unbatch and obj.batch_size is not None:
             shuffle = ["shuffle=True"] if isinstance(obj.sampler, data.RandomSampler) else []
             warn_of_steps("DataLoader", [*shuffle, f"batch_size={obj.batch_size} (pass batch_size=None)"])
@@ -64,13 +64,13 @@ def as_source(obj: Any, *, unbatch: bool = False, element_spec: Tree | None = No
                 "unbatch=True: a list in batches of to_torch() may be rows or columns: pass the DataRef itself"
             )
     elif isinstance(obj, data.IterableDataset):
-        items = map(_copied, obj)
+        items = map(snapshot, obj)
         source = Source("torch", read_once(items), length=length_of(obj))
     elif _is_image_folder(obj):
         source = _source_of_image_folder(obj)
     elif isinstance(obj, data.Dataset):
         # Arrays for tensors, and files for pictures.
-        source = source_of_items(obj, fetch=partial(by_number, obj, convert=_copied))
+        source = source_of_items(obj, fetch=partial(by_number, obj, convert=snapshot))
     else:
         return None
     return unbatched(source, rows, declared=element_spec) if unbatch else source
@@ -103,10 +103,6 @@ def _is_image_folder(obj: Any) -> bool:
         return False
     reads_items = type(obj).__getitem__ is folder.DatasetFolder.__getitem__
     return reads_items and obj.loader in (folder.default_loader, folder.pil_loader)
-
-
-def _copied(item: Any) -> Any:
-    return snapshot(item)
 
 
 def _loaded(loader: data.DataLoader) -> Iterator[Any]:
