@@ -50,10 +50,10 @@ def schema_metadata(schema: pa.Schema, spec: Tree) -> dict[str, Any]:
         field for field in schema if says_more(field.type) or not {CATEGORIES, PANDAS}.isdisjoint(field.metadata or {})
     ]
     types = {METADATA: base64.b64encode(pa.schema(fields).serialize()).decode()} if fields else {}
-    return types | decimal_digits(fields, spec)
+    return types | _decimal_digits(fields, spec)
 
 
-def decimal_digits(fields: Iterable[pa.Field], spec: Tree) -> dict[str, Any]:
+def _decimal_digits(fields: Iterable[pa.Field], spec: Tree) -> dict[str, Any]:
     """Return how many digits the integers have that stand for decimals, by the paths of their leaves, as metadata."""
     integers = {path for path, leaf in tree.leaves(spec) if getattr(leaf.dtype, "kind", "") in ("i", "u")}
     types = _types_of_leaves(fields)
