@@ -245,8 +245,6 @@ def _times(kind: pa.DataType, values: NDArray[Any], nulls: Nulls) -> pa.Array:
     nulls = np.isnat(values) if nulls is None else nulls | np.isnat(values)
     counts = pa.array(values.view(np.int64), pa.int64(), mask=nulls)
     own: Any = type_of_dtype(values.dtype)
-    if type(own) is type(kind) and own.bit_width == 64 and own.unit != kind.unit:
-        # A cast raises if a time does not fit; a multiplication would overflow.
-        unit = pa.timestamp(kind.unit) if kinds.is_timestamp(kind) else pa.duration(kind.unit)
-        counts = pc.cast(counts.view(own), unit).view(pa.int64())
-    return (pc.cast(counts, pa.int32()) if kind.bit_width == 32 else counts).view(kind)
+    if type(own) is type(kind) and own.bit_width == 64:
+        return counts.view(own).cast(kind)
+    return (counts.cast(pa.int32()) if kind.bit_width == 32 else counts).view(kind)
