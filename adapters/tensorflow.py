@@ -296,7 +296,9 @@ def _from_tf_spec(spec: Any, dataset: Any) -> Tree:
     return tree.map_structure(spec, convert)
 
 
-def _fits(own: LeafSpec, wanted: LeafSpec) -> bool:
+def _fits(own: Tree, wanted: LeafSpec) -> bool:
+    if not isinstance(own, LeafSpec):
+        return False
     if isinstance(wanted, EncodedSpec) and own.dtype is bytes and not own.shape:
         return True
     return (

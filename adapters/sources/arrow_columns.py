@@ -92,9 +92,11 @@ def with_declared(own: Tree, declared: Tree | None) -> Tree:
     return spec_of_source("the table", own, declared, _fits)
 
 
-def _fits(own: LeafSpec, wanted: LeafSpec) -> bool:
+def _fits(own: Tree, wanted: LeafSpec) -> bool:
     if isinstance(wanted, JsonSpec):
         return True
+    if not isinstance(own, LeafSpec):
+        return False
     if isinstance(wanted, EncodedSpec):
         return own.dtype in (bytes, str) and not own.shape
     if (

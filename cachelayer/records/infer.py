@@ -100,11 +100,11 @@ def _over(declared: Tree, inferred: Tree) -> Tree:
     return declared
 
 
-def spec_of_source(what: str, own: Tree, declared: Tree | None, fits: Callable[[LeafSpec, LeafSpec], bool]) -> Tree:
+def spec_of_source(what: str, own: Tree, declared: Tree | None, fits: Callable[[Tree, LeafSpec], bool]) -> Tree:
     """Return the spec that a source has, with what a user declares in its place; raise if that contradicts it.
 
-    ``fits`` says of a leaf and a declared one whether values of the first are stored as the second. A leaf of the
-    source that is None is not known.
+    ``fits`` says whether values of a spec, of a leaf or of several, are stored as a declared leaf. A leaf of the source
+    that is None is not known.
     """
     spec = overlaid(declared, own)
     try:
