@@ -151,7 +151,7 @@ def test_a_relative_path_means_the_folder_in_which_it_was_written(
 @pytest.mark.needs("pyarrow", "PIL")
 @pytest.mark.parametrize(
     ("reader", "version"),
-    zip(["path", "patterns", "npy", "images", "array_record", "parquet"], ["given", "made"] * 3, strict=True),
+    [*zip(["path", "patterns", "npy", "images", "array_record", "parquet"], ["given", "made"] * 3, strict=True)],
 )
 def test_another_process_builds_what_the_path_meant(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str, version: str
