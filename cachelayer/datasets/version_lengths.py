@@ -82,7 +82,7 @@ class VersionLengths:
         out = []
         for shard in shards:
             sums = self._checked(leaf, shard, parts[shard])
-            if sums is None and not self._is_local:
+            if sums is None and not self._version.is_local:
                 # It may have been damaged on the way.
                 sums = self._checked(leaf, shard, self._fetched(leaf, [shard])[0])
             out.append(self._computed(leaf, shard) if sums is None else sums)
@@ -96,10 +96,6 @@ class VersionLengths:
 
     def _name(self, shard: int) -> str:
         return paths.lengths_of(self._shards[shard].name)
-
-    @property
-    def _is_local(self) -> bool:
-        return self._version.folder.local_path(paths.SHARDS) is not None
 
     def _copy_of(self, shard: int) -> Bytes | None:
         """Return the bytes of a file of lengths on this host, mapped; None if there is none of the right size."""
@@ -115,7 +111,7 @@ class VersionLengths:
 
     def _fetched(self, leaf: int, shards: Sequence[int]) -> list[Bytes | None]:
         """Return the bytes of a leaf's sums, read over the network; None for a file that is missing or cut short."""
-        if not shards or self._is_local:
+        if not shards or self._version.is_local:
             # A local file that could not be mapped is missing or cut short.
             return [None] * len(shards)
         ranges = [(self._name(shard), *self._file(shard).place(leaf)) for shard in shards]

@@ -132,14 +132,9 @@ class VersionRecords(PickledByFields, Shards):
         if self.shard_set.array is not None:
             return True
         # What comes over a network is checked against a checksum, which covers a whole record.
-        if not self.is_local or self.verify == "always" or not len(self):
+        if not self.version.is_local or self.verify == "always" or not len(self):
             return False
         return {*self.shard_set.shards.compressions} == {"none"}
-
-    @property
-    def is_local(self) -> bool:
-        """True if the files themselves are on this host. Local copies of remote files do not count."""
-        return self.version.folder.local_path(paths.SHARDS) is not None
 
     @cached_property
     def shards(self) -> LocalShards | RemoteShards | ColumnRows:
@@ -149,7 +144,7 @@ class VersionRecords(PickledByFields, Shards):
 
             return ColumnRows(self.version, self.shard_set.array, self.verify)
         shards = self.shard_set.shards
-        if self.is_local:
+        if self.version.is_local:
             records = shards.records.tolist()
             return LocalShards(records, shards.shard_nbytes, shards.record_nbytes, self._shard_files, self.verify)
         from cachelayer.arrayrecord.ranged import RangedShards
@@ -165,7 +160,7 @@ class VersionRecords(PickledByFields, Shards):
         """The local copies of the shards; None if none are made."""
         from cachelayer.datasets.local_copies import LocalCopies
 
-        if self.copies is None or self.is_local:
+        if self.copies is None or self.version.is_local:
             return None
         copies = LocalCopies(self.copies, self.version.folder, self.shard_set.shards, self.verify)
         # Copies that were made before an erasure still have the bytes of the erased records.
@@ -203,7 +198,7 @@ class VersionRecords(PickledByFields, Shards):
     @property
     def takes_requests(self) -> bool:
         # Local files are not opened for this.
-        return not self.is_local and cast("RemoteShards | ColumnRows", self.shards).takes_requests
+        return not self.version.is_local and cast("RemoteShards | ColumnRows", self.shards).takes_requests
 
     @cached_property
     def record(self) -> Callable[[int], bytearray]:

@@ -53,6 +53,11 @@ class StoredVersion(PickledByFields):
         return f"{self.dataset_id}@{self.info.version}"
 
     @property
+    def is_local(self) -> bool:
+        """True if the files themselves are on this host. Local copies of remote files do not count."""
+        return self.folder.local_path(paths.SHARDS) is not None
+
+    @property
     def reference(self) -> str:
         """The version pinned by its digest: opening it gives these bytes or an error. Holds no credentials."""
         return f"{self.folder.url}@{self.info.version}@sha256:{self.info.digest}"
@@ -108,8 +113,7 @@ class StoredVersion(PickledByFields):
         in a bucket that another program filled with a copy of a folder.
         """
         shards = self.manifest.shards
-        is_remote = self.folder.local_path(paths.MANIFESTS) is None
-        has_one = is_remote and len(shards) > 1 and shards.index_nbytes <= INDICES_NBYTES
+        has_one = not self.is_local and len(shards) > 1 and shards.index_nbytes <= INDICES_NBYTES
         return paths.indices(manifest_stem(self.info)) if has_one else None
 
     @contextmanager

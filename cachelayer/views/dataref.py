@@ -177,7 +177,7 @@ class DataRef(View[T], Generic[T]):
         version = of_version.version
         table = version.manifest.shards
         copies = of_version.local_copies
-        if of_version.is_local:
+        if version.is_local:
             return Mirrored(len(table), len(table), table.nbytes, table.nbytes, version.folder.url)
         if of_version.copies is None or copies is None:
             raise InvalidArgumentError("this storage keeps no local copies: open it without local_cache_bytes=0")
