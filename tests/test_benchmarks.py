@@ -13,12 +13,12 @@ from repository import ROOT
 FOLDER = ROOT / "benchmarks"
 SMALL = {
     "against_marin": ("optax", "--sequences=256 --rows=300 --window=8 --seeds=1"),
-    "against_litdata": ("litdata", "--pictures=70"),
+    "against_litdata": ("litdata torchvision psutil", "--pictures=70"),
     "against_lance": ("lance", "--rows=1000"),
     "against_bagz": ("bagz", "--records=300"),
     "against_array_record": ("grain", "--records=600"),
 }
-"""Of each benchmark: a package that it needs, and sizes at which it takes seconds."""
+"""Of each benchmark: packages that it needs, and sizes at which it takes seconds."""
 
 
 @pytest.fixture
@@ -44,8 +44,9 @@ def test_every_benchmark_has_one_place_in_the_page(everything: ModuleType) -> No
 
 @pytest.mark.parametrize("name", SMALL)
 def test_a_benchmark_prints_its_table(name: str) -> None:
-    package, sizes = SMALL[name]
-    pytest.importorskip(package)
+    packages, sizes = SMALL[name]
+    for package in packages.split():
+        pytest.importorskip(package)
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     command = [sys.executable, str(FOLDER / f"{name}.py"), *sizes.split(), "--rounds=1"]
