@@ -446,3 +446,15 @@ def test_steps_of_training_that_are_cached_are_named(storage: Storage, name: str
 
 def test_batches_that_are_taken_apart_need_no_warning(storage: Storage) -> None:
     assert len(storage.cache(numbers_of_pipeline().batch(5), "d@v1", unbatch=True)) == 12
+
+
+def test_excluded_records_are_no_elements(tmp_path: Path) -> None:
+    storage = cachelayer.Storage(tmp_path)
+    storage.cache(range(40), "d@v1")
+    storage.erase("d@v1", records=[1, 4, 5, 6, 7], reason="asked for", progress=False)
+    ref = storage.fetch("d@v1", erased="exclude")
+    left = np.setdiff1d(np.arange(40), ref.erased).tolist()
+    pairs = [(int(number), int(after)) for number, after in to_tf(ref.stream(), positions=True).as_numpy_iterator()]
+    assert pairs == [(number, number + 1) for number in left]
+    assert to_tf(ref.stream()).cardinality() == len(left)
+    assert [n for batch in to_tf(ref.stream(4)).as_numpy_iterator() for n in batch.tolist()] == left

@@ -950,3 +950,23 @@ def test_a_torch_generator_has_the_same_numbers_everywhere(threads: int) -> None
     numpy_too = numbers(31).stream(8, shuffle=True, seed=3).map(lambda n, rng: rng.integers(2**63), rng=True)[0]
     seeded = [torch.rand(2, generator=torch.Generator().manual_seed(int(n)), dtype=torch.float64) for n in numpy_too]
     assert torch.stack(seeded).tolist() == batches[0]
+
+
+def test_samplers_and_loaders_leave_out_excluded_records(tmp_path: Path) -> None:
+    storage = cachelayer.Storage(tmp_path)
+    storage.cache(range(20), "d@v1")
+    storage.erase("d@v1", records=[1, 4, 5, 6, 7], reason="asked for", progress=False)
+    ref = storage.fetch("d@v1", erased="exclude")
+    left = [n for n in range(20) if n not in (1, 4, 5, 6, 7)]
+    batches = [[n for n in range(at, at + 4) if n in left] for at in range(0, 20, 4)]
+    assert list(Sampler(ref, shuffle=False)) == left
+    assert len(Sampler(ref, shuffle=False)) == len(left)
+    sampler = Sampler(ref, shuffle=False)
+    iterator = iter(sampler)
+    assert [next(iterator) for _ in range(3)] == left[:3]
+    resumed = Sampler(ref, shuffle=False)
+    resumed.load_state_dict(sampler.state_dict())
+    assert list(resumed) == left[3:]
+    assert list(BatchSampler(ref, 4, shuffle=False)) == batches
+    for workers in (0, 2):
+        assert [batch.tolist() for batch in loader(ref.stream(4), num_workers=workers)] == batches
