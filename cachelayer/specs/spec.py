@@ -23,7 +23,6 @@ dimensions are unknown is an array of objects.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -34,7 +33,7 @@ from numpy.typing import DTypeLike
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError
 from cachelayer.specs import dtypes
 from cachelayer.specs.dtypes import DType
-from cachelayer.support.arguments import boolean, explains_options, integer
+from cachelayer.support.arguments import boolean, explains_options, integer, is_choice
 
 _INT64: np.dtype[Any] = np.dtype(np.int64)
 _OF_ALL_LEAVES = ("dtype", "shape", "nullable", "nullable_values", "timezone")
@@ -78,7 +77,7 @@ def _dtype(dtype: DTypeLike | type) -> DType:
 
 def _shape(shape: Iterable[Any]) -> Shape:
     try:
-        dims = tuple(None if dim is None else operator.index(dim) for dim in shape)
+        dims = tuple(None if dim is None else integer("a dimension", dim) for dim in shape)
     except TypeError as error:
         raise InvalidTypeError(f"a shape is a tuple of integers and None, not {shape!r}") from error
     if any(dim is not None and dim < 0 for dim in dims):
@@ -280,8 +279,8 @@ class ImageSpec(EncodedSpec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        boolean("upright", self.upright)
-        if self.mode not in IMAGE_MODES:
+        object.__setattr__(self, "upright", boolean("upright", self.upright))
+        if not is_choice(self.mode, IMAGE_MODES):
             raise InvalidArgumentError(f"mode {self.mode!r} of an image: it must be one of {', '.join(IMAGE_MODES)}")
 
 
@@ -331,8 +330,8 @@ class AudioSpec(EncodedSpec):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name, value in options_of(self).items():
-            if value is not None and (type(value) is not int or value < 1):
-                raise InvalidArgumentError(f"{name} {value!r} of a sound: pass a positive integer, or None")
+            if value is not None:
+                object.__setattr__(self, name, integer(f"{name} of a sound:", value, least=1))
 
 
 @explains_options

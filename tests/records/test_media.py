@@ -284,9 +284,10 @@ def test_hints_come_back_from_the_manifest(spec: Any) -> None:
     ("make", "error"),
     [
         (lambda: ImageSpec("PA"), InvalidArgumentError),
+        (lambda: ImageSpec(["L"]), InvalidArgumentError),  # type: ignore[arg-type]
         (lambda: ImageSpec(upright="yes"), InvalidTypeError),
         (lambda: AudioSpec(0), InvalidArgumentError),
-        (lambda: AudioSpec(channels=True), InvalidArgumentError),
+        (lambda: AudioSpec(channels=True), InvalidTypeError),
         (lambda: spec_json.from_json({"kind": "image"}), FormatError),
         (lambda: spec_json.from_json({"kind": "image", "mode": "PA"}), FormatError),
         (lambda: spec_json.from_json({"kind": "image", "mode": "RGB", "quality": 1}), FormatError),

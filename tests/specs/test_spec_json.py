@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from samples import examples
 from strategies import DTYPES, specs
 
-from cachelayer import ArraySpec, RaggedSpec, Storage
+from cachelayer import ArraySpec, AudioSpec, ImageSpec, RaggedSpec, SparseSpec, Storage
 from cachelayer.errors import FormatError, InvalidArgumentError, InvalidTypeError
 from cachelayer.specs import dtypes, spec_json, tree
 
@@ -49,6 +49,11 @@ ARRAY = {"kind": "array", "dtype": "uint8", "shape": [3]}
     [
         None, [], "array", 3, {}, {"kind": "set", "items": []}, {"kind": "array"}, {**ARRAY, "dtype": "object"},
         {**ARRAY, "dtype": "uint7"}, {**ARRAY, "dtype": 3}, {**ARRAY, "dtype": "V3"}, {**ARRAY, "dtype": "i4,i4"},
+        {**ARRAY, "shape": [True]}, {**ARRAY, "shape": [1.0]}, {"kind": "sparse", "dtype": "uint8", "shape": [True]},
+        {"kind": "ragged", "dtype": "uint8", "shape": [None, True], "ragged_rank": 1, "splits_dtype": "int64"},
+        {"kind": "ragged", "dtype": "uint8", "shape": [None, None], "ragged_rank": True, "splits_dtype": "int64"},
+        {"kind": "audio", "sampling_rate": True, "channels": 1}, {"kind": "audio", "sampling_rate": 8e3, "channels": 1},
+        {"kind": "audio", "sampling_rate": 8000, "channels": 1.0}, {"kind": "image", "mode": ["L"]},
         {**ARRAY, "shape": [-1]}, {**ARRAY, "shape": ["a"]}, {**ARRAY, "shape": 3}, {"kind": "dict", "items": [3]},
         {"kind": "dict", "items": [["a"]]}, {"kind": "dict", "items": [[1, ARRAY]]}, {"kind": "tuple"},
         {"kind": "namedtuple", "name": "a b", "items": []},
@@ -86,6 +91,29 @@ def test_a_leaf_that_would_not_be_read_back_is_not_written(tmp_path: Path, shape
 def test_what_a_newer_release_added_to_a_spec_is_refused_by_name(node: Any, named: str) -> None:
     with pytest.raises(FormatError, match=named):
         spec_json.from_json(node)
+
+
+@pytest.mark.parametrize("number", [True, np.True_, 1.0, np.float64(1), "1"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda number: ArraySpec("int8", (number,)),
+        lambda number: SparseSpec("int8", [number]),
+        lambda number: RaggedSpec("int8", (None, number)),
+        lambda number: RaggedSpec("int8", (None, None), ragged_rank=number),
+        lambda number: AudioSpec(sampling_rate=number),
+        lambda number: AudioSpec(channels=number),
+    ],
+)
+def test_integers_of_specs_are_no_flags_floats_or_texts(make: Any, number: Any) -> None:
+    with pytest.raises(InvalidTypeError):
+        make(number)
+
+
+def test_numbers_and_flags_of_numpy_in_specs_are_written_as_those_of_python() -> None:
+    ours = [ArraySpec("int8", (np.int64(2),)), AudioSpec(np.int64(8000), np.int8(1)), ImageSpec("L", upright=np.False_)]  # type: ignore[arg-type]
+    plain = [ArraySpec("int8", (2,)), AudioSpec(8000, 1), ImageSpec("L", upright=False)]
+    assert json.dumps(spec_json.to_json(ours)) == json.dumps(spec_json.to_json(plain))
 
 
 @pytest.mark.parametrize("dtype", [np.longdouble, np.clongdouble])
