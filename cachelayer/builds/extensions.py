@@ -37,6 +37,7 @@ from cachelayer.records.frames import PREFIX, Frames
 from cachelayer.records.leaf_columns import Column, Columns
 from cachelayer.records.spans import Records
 from cachelayer.specs import tree
+from cachelayer.specs.spec import LeafSpec
 from cachelayer.specs.tree import Tree
 from cachelayer.support.memory import Bytes
 from cachelayer.support.progress import Progress, current
@@ -77,10 +78,11 @@ class Extension(Protocol):
         """Return the manifest of the new version, after putting the files that it needs besides."""
 
 
-def _refuse_nested(spec: Tree, names: Collection[str]) -> None:
+def _refuse_nested(spec: Mapping[str, Tree], names: Collection[str]) -> None:
     """Raise if a name of ``fill`` leads into a dict that the elements of a base have."""
+    outer_keys = [key for key, child in spec.items() if not isinstance(child, LeafSpec)]
     for name in names:
-        outer = next((key for key in spec if name.startswith((f"{key}/", f"{key}."))), None) if spec else None
+        outer = next((key for key in outer_keys if name.startswith((f"{key}/", f"{key}."))), None)
         if outer is not None:
             raise InvalidArgumentError(
                 f"fill={{{name!r}: ...}}: fill has values of whole fields, and {name!r} lies within {outer!r}: append "
@@ -99,8 +101,8 @@ class AddedRecords:
 
     def __post_init__(self) -> None:
         if self.base is not None and self.new_fields:
-            _refuse_nested(self.base.manifest.merged_spec, self.new_fields)
             _refuse_columns(self.base)
+            _refuse_nested(self.base.manifest.merged_spec, self.new_fields)
 
     @property
     def spec(self) -> Tree | None:

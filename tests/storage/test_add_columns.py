@@ -425,6 +425,15 @@ def test_fill_names_whole_fields_and_a_new_key_of_a_dict_comes_by_columns(storag
     storage.rewrite("nested@wide", new="rewritten")
     grown = storage.append("nested@rewritten", new="v2", source=longer)
     assert [row["m"]["z"] for row in grown] == [0, 0, 0, 0.5]
+    dotted = storage.append("nested@v1", new="v3", source=[{"a": 9, "a.b": 1, "m": {"x": 9}}], fill={"a.b": 0})
+    assert [row["a.b"] for row in dotted] == [0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("elements", [[1, 2], [[1, 2.0]], ["a"]])
+def test_elements_without_fields_are_not_filled(storage: Storage, elements: Any) -> None:
+    storage.cache(elements, "bare@v1")
+    with pytest.raises(cachelayer.InvalidArgumentError, match="bare@v1.*dicts"):
+        storage.append("bare@v1", new="v2", source=elements, fill={"x": 0})
 
 
 @anywhere
