@@ -320,8 +320,10 @@ def folder_of(local_cache: str | os.PathLike[str] | None = None) -> Path:
         folder = absolute(f"local_cache {text!r}", text)
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"{error} Set CACHELAYER_LOCAL_CACHE, or pass local_cache=") from error
-    if folder.is_file():
-        raise InvalidArgumentError(f"local_cache {text!r} is a file: expected the path of a folder of this host")
+    # What cannot be looked at is told of when copies are made.
+    with suppress(OSError):
+        if folder.is_file():
+            raise InvalidArgumentError(f"local_cache {text!r} is a file: expected the path of a folder of this host")
     return folder
 
 

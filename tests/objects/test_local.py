@@ -315,3 +315,8 @@ def test_a_folder_whose_name_is_not_utf8_is_refused_by_name(tmp_path: Path) -> N
             cachelayer.Storage(place)
     with pytest.raises(cachelayer.InvalidArgumentError, match="not UTF-8"):
         cachelayer.Storage(tmp_path, local_cache=named)
+
+
+def test_a_folder_of_copies_that_cannot_be_hinders_nobody_who_makes_none(tmp_path: Path) -> None:
+    storage = cachelayer.Storage(tmp_path / "s", local_cache=tmp_path / ("x" * 300))
+    assert list(storage.cache([1, 2], "d@v1")) == [1, 2]
