@@ -79,6 +79,8 @@ class Files:
     def __init__(
         self, paths: Paths, storage_options: Options = None, choose: Callable[[Folder], list[File]] | None = None
     ) -> None:
+        if choose is not None and not isinstance(paths, (str, os.PathLike)):
+            raise InvalidTypeError(f"{paths!r} of type {type(paths).__name__}: pass the path or the URL of one folder")
         # An iterable might yield them only once.
         is_several = isinstance(paths, Iterable) and not isinstance(paths, (str, bytes, os.PathLike))
         given: list[Any] = list(paths) if is_several else [paths]  # type: ignore[arg-type]

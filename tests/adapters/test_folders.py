@@ -212,6 +212,13 @@ def test_a_folder_that_is_not_there_or_empty_is_an_error(storage: Storage, tmp_p
             storage.cache(read(tmp_path / name), "d@v1")
 
 
+@pytest.mark.parametrize("read", [from_files, from_image_folder, from_audio_folder])
+@pytest.mark.parametrize("roots", [[], ["a", "b"], ("a",), 3, None])
+def test_a_folder_is_one_path(read: Any, roots: Any) -> None:
+    with pytest.raises(InvalidTypeError, match="one folder"):
+        read(roots)
+
+
 @pytest.mark.parametrize("array", [np.array([1, "a", None], object), np.zeros(3, [("a", "i4")]), np.float32(1)])
 def test_arrays_that_are_not_stored_are_refused_by_name(storage: Storage, tmp_path: Path, array: Any) -> None:
     np.save(tmp_path / "x.npy", array)
