@@ -291,14 +291,19 @@ def _encoded(feature: Any, value: Any) -> Any:
 
 
 def _of_dtype(feature: Any, value: Any) -> Any:
-    """Return numbers of numpy as Python's, if a feature has another dtype, and decimals as floats."""
+    """Return numpy's numbers in the dtype of a feature, if it holds them: floats may be rounded; decimals as floats."""
     if isinstance(feature, datasets.Value) and kinds.is_decimal(feature.pa_type):
         return _float_of_decimal(feature.pa_type, value)
     if not isinstance(feature, (datasets.Value, *_ARRAYS)) or not isinstance(value, (np.ndarray, np.generic)):
         return value
     dtype = dtype_of(datasets.Value(feature.dtype).pa_type, "")
-    is_other = dtype != value.dtype and {getattr(dtype, "kind", ""), value.dtype.kind} <= {*"iuf"}
-    return value.tolist() if is_other else value
+    if not isinstance(dtype, np.dtype) or dtype == value.dtype or not {dtype.kind, value.dtype.kind} <= {*"iuf"}:
+        return value
+    with np.errstate(all="ignore"):
+        cast: Any = value.astype(dtype)
+    is_rounded = dtype.kind == value.dtype.kind == "f" and bool((np.isinf(cast) == np.isinf(value)).all())
+    same = np.array_equal(cast.astype(value.dtype), value, equal_nan=value.dtype.kind == "f")
+    return cast if is_rounded or (same and np.array_equal(cast < 0, np.asarray(value) < 0)) else value
 
 
 def _float_of_decimal(kind: pa.DataType, value: Any) -> Any:
