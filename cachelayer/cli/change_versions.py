@@ -212,10 +212,14 @@ def erase(
     ref = whole.rows()
     if bool(numbers) == (where is not None):
         raise InvalidArgumentError("name the records by their numbers, or by --where CONDITION")
-    records = sorted({number for chosen in numbers for number in chosen})
-    if records and records[-1] >= len(ref):
-        raise RecordIndexError(f"record {records[-1]}: {whole.text} has {counted(len(ref), 'record')}")
-    count = counted(len(records) if where is None else len(ref.where(where)), "record")
+    last = max((some.stop for some in numbers), default=0) - 1
+    if last >= len(ref):
+        raise RecordIndexError(f"record {last}: {whole.text} has {counted(len(ref), 'record')}")
+    records = sorted({number for some in numbers for number in some})
+    chosen = len(records) if where is None else len(ref.where(where))
+    if not chosen and not every_version:
+        raise InvalidArgumentError(f"--where {where!r} fits no record of {whole.text}: nothing is erased")
+    count = counted(chosen, "record")
     question = f"Erase {count} from {whole.text}?"
     if every_version:
         question = f"Erase all records that fit {where!r} from every version of {whole.reference.dataset_id}?"
