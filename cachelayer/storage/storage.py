@@ -1136,7 +1136,7 @@ def _storage_at(argument: str, place: Any) -> Storage:
         return place
     if isinstance(place, (str, os.PathLike)):
         return Storage(place)
-    raise InvalidTypeError(f"{argument}: expected a Storage, its URL or a version, not a {type(place).__name__}")
+    raise InvalidTypeError(f"{argument}: expected a Storage or its URL, not a {type(place).__name__}")
 
 
 @explains_options
