@@ -414,7 +414,7 @@ WITH: dict[str, tuple[Any, list[Any], list[Any] | str]] = {
     "a decimal with more digits": (Value("decimal128(5, 2)"), [Decimal("1.1"), Decimal("1.234")], "record 1, .*x"),
     "-1 without signs": (Value("uint64"), [-1], "record 0, .*x"),
     "whole floats of numpy as integers": (Value("int64"), [np.float64(3)], [np.int64(3)]),
-    "whole floats of numpy as integers in arrays": (Array2D((1, 2), "int8"), [np.ones((1, 2))], [np.ones((1, 2), "i1")]),
+    "whole floats in arrays as integers": (Array2D((1, 2), "int8"), [np.ones((1, 2))], [np.ones((1, 2), "i1")]),
     "doubles of numpy in lists": (List(Value("float32")), [np.array([0.1])], [np.array([0.1], "f4")]),
     "a fraction of numpy as an integer": (Value("int8"), [np.float32(1.5)], "record 0, .*x"),
     "a fraction as an integer": (Value("int8"), [1, 1.5], "record 1, .*x"),

@@ -432,7 +432,7 @@ def test_fill_names_whole_fields_and_a_new_key_of_a_dict_comes_by_columns(storag
 @pytest.mark.parametrize("elements", [[1, 2], [[1, 2.0]], ["a"]])
 def test_elements_without_fields_are_not_filled(storage: Storage, elements: Any) -> None:
     storage.cache(elements, "bare@v1")
-    with pytest.raises(cachelayer.InvalidArgumentError, match="bare@v1.*dicts"):
+    with pytest.raises(cachelayer.InvalidArgumentError, match=r"bare@v1.*dicts"):
         storage.append("bare@v1", new="v2", source=elements, fill={"x": 0})
 
 
