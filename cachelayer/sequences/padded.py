@@ -371,6 +371,10 @@ class BucketedView(DatasetView):
     def padded_as(self, number: int) -> DatasetView:
         return self.with_base(self.padded_to[self.table.bucket_of[number] if len(self) else 0])
 
+    def count_values(self, numbers: Ints, name: str) -> dict[str, int | float]:
+        # Padded to the last bound: what the stored lengths leave to it, padding does not count.
+        return DatasetView.all(self.base).count_values(numbers, name)
+
     def elements(self, numbers: Ints, held: Held | None = None) -> list[Any]:
         pairs = zip(numbers.tolist(), self.table.view.elements(numbers, held), strict=True)
         buckets = self.table.bucket_of

@@ -85,6 +85,15 @@ def test_records_that_are_too_long_are_refused_with_their_number_or_truncated(re
     assert seen == {number: each["tokens"][:8].tolist() for number, each in enumerate(ELEMENTS)}
 
 
+@pytest.mark.parametrize("bounds", [BOUNDS, (4, 8)])
+def test_the_values_of_steps_in_buckets_are_counted(ref: Ref, bounds: tuple[int, ...]) -> None:
+    buckets = Buckets("tokens", bounds, long="truncate")
+    stream = ref.stream(8, buckets=buckets, shuffle=True, seed=1, remainder="pad")
+    values = [int(batch["tokens_length"][mask].sum()) for batch, mask in stream]
+    for steps in (range(len(values)), range(2, 5)):
+        assert [*stream.count("tokens", steps=steps).values()] == [sum(values[step] for step in steps)]
+
+
 def test_a_shard_without_rows_gets_an_empty_batch_of_the_bound(ref: Ref) -> None:
     view = ref.select([0]).fields("tokens")
     bound = next(each for each in BOUNDS if len(ELEMENTS[0]["tokens"]) <= each)
