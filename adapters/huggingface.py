@@ -31,7 +31,7 @@ from cachelayer.protocols import DatasetRows, records_of
 from cachelayer.records.media import undeclared_image
 from cachelayer.records.pictures import bytes_of
 from cachelayer.specs import tree
-from cachelayer.specs.spec import ArraySpec, AudioSpec, ImageSpec, JsonSpec, LeafSpec, VideoSpec
+from cachelayer.specs.spec import FEATURES, ArraySpec, AudioSpec, ImageSpec, JsonSpec, LeafSpec, VideoSpec
 from cachelayer.specs.tree import Tree
 from cachelayer.specs.values import BadValue
 from cachelayer.support.arguments import explains_options
@@ -59,7 +59,6 @@ with packages_of("huggingface", "this needs Hugging Face datasets"):
 
 __all__ = ["as_source", "to_datasets"]
 
-METADATA = "huggingface_features"
 ROWS_AT_ONCE = 256
 _FILES_AT_ONCE = 64
 _ARRAYS = (datasets.Array2D, datasets.Array3D, datasets.Array4D, datasets.Array5D)
@@ -118,7 +117,7 @@ def _kept(features: Any, spec: Tree) -> dict[str, Any]:
     whole = datasets.Features(features)
     # Extension types of features are arrays of a known shape, which the element spec has.
     fields = [field for field in whole.arrow_schema if not isinstance(field.type, pa.BaseExtensionType)]
-    return {METADATA: whole.to_dict(), **schema_metadata(pa.schema(fields), spec)}
+    return {FEATURES: whole.to_dict(), **schema_metadata(pa.schema(fields), spec)}
 
 
 def _rows_of_dataset(dataset: datasets.Dataset, rows: slice | Sequence[int]) -> pa.RecordBatch:
@@ -371,22 +370,22 @@ def _has_whole_records(records: DatasetRows[Any]) -> bool:
     base = getattr(records, "base", None)
     if not isinstance(base, Table) or not isinstance(base.shards, VersionRecords):
         return False
-    return base.is_whole and not base.groups[0].image_sizes
+    return base.chosen is None and not any(group.image_sizes for group in base.groups)
 
 
 def _features_of(records: DatasetRows[Any]) -> datasets.Features:
     """Return the features that were cached, or else those that the types of Arrow or the element spec imply."""
     spec = records.element_spec
     metadata = records.info.metadata
-    if METADATA in metadata and _has_whole_records(records):
-        return datasets.Features.from_dict(metadata[METADATA])
     if not isinstance(spec, dict):
         raise InvalidTypeError(f"rows of a datasets.Dataset are dicts; elements are {tree.describe(spec)}")
     kept = kept_fields(metadata, spec)
     features = {name: _feature_of(leaf, f"[{name!r}]") for name, leaf in spec.items()}
-    return datasets.Features(
-        features | {name: _feature_of_field(field, features[name]) for name, field in kept.items()}
-    )
+    features |= {name: _feature_of_field(field, features[name]) for name, field in kept.items()}
+    if _has_whole_records(records):
+        own = {name: feature for name, feature in metadata.get(FEATURES, {}).items() if name in spec}
+        features |= datasets.Features.from_dict(own)
+    return datasets.Features(features)
 
 
 def _feature_of(spec: Tree, path: str) -> Any:

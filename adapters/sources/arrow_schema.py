@@ -20,7 +20,7 @@ from cachelayer.adapters.sources.arrow_columns import Lists, leaves_of, spec_of
 from cachelayer.adapters.sources.arrow_types import changed, is_list, within
 from cachelayer.errors import CacheLayerError
 from cachelayer.specs import tree
-from cachelayer.specs.spec import DECIMAL_DIGITS, LeafSpec, without_nulls
+from cachelayer.specs.spec import ARROW_SCHEMA, DECIMAL_DIGITS, LeafSpec, without_nulls
 from cachelayer.specs.tree import Tree
 from cachelayer.support.extras import packages_of
 
@@ -29,7 +29,6 @@ with packages_of("arrow", "this needs pyarrow"):
     import pyarrow.compute as pc
     import pyarrow.types as kinds
 
-METADATA = "arrow_schema"
 CATEGORIES = b"cachelayer.categories"
 """The key of the categories of an ordered category, in their order, in the metadata of its field."""
 PANDAS = b"cachelayer.pandas"
@@ -49,8 +48,8 @@ def schema_metadata(schema: pa.Schema, spec: Tree) -> dict[str, Any]:
     fields = [
         field for field in schema if says_more(field.type) or not {CATEGORIES, PANDAS}.isdisjoint(field.metadata or {})
     ]
-    types = {METADATA: base64.b64encode(pa.schema(fields).serialize()).decode()} if fields else {}
-    return types | _decimal_digits(fields, spec)
+    types = {field.name: base64.b64encode(pa.schema([field]).serialize()).decode() for field in fields}
+    return ({ARROW_SCHEMA: types} if types else {}) | _decimal_digits(fields, spec)
 
 
 def _decimal_digits(fields: Iterable[pa.Field], spec: Tree) -> dict[str, Any]:
@@ -69,11 +68,13 @@ def _types_of_leaves(fields: Iterable[pa.Field]) -> dict[str, pa.DataType]:
 
 def kept_fields(metadata: Mapping[str, Any], spec: Mapping[str, Tree]) -> dict[str, pa.Field]:
     """Return the fields that metadata keep, of the columns that still have the spec that their types imply."""
-    serialized = metadata.get(METADATA)
-    if serialized is None:
-        return {}
-    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(serialized)))
-    fields = [field.with_type(changed(field.type, partial(_written, field))) for field in schema if field.name in spec]
+    serialized = metadata.get(ARROW_SCHEMA, {})
+    schema = [
+        pa.ipc.read_schema(pa.py_buffer(base64.b64decode(serialized[name]))).field(0)
+        for name in spec
+        if name in serialized
+    ]
+    fields = [field.with_type(changed(field.type, partial(_written, field))) for field in schema]
     return {field.name: field for field in fields if _implies(field, spec[field.name])}
 
 

@@ -43,6 +43,7 @@ from cachelayer.errors import AlreadyExistsError, InvalidArgumentError, SourceEr
 from cachelayer.objects import paths
 from cachelayer.provenance.environment import commit_of, environment, event, now
 from cachelayer.provenance.function_code import code_file
+from cachelayer.specs.spec import ARROW_SCHEMA, DECIMAL_DIGITS, FEATURES
 from cachelayer.support.counting import count
 from cachelayer.support.host import process_name
 from cachelayer.support.logs import logger_of
@@ -243,7 +244,7 @@ def _publish(builder: PartBuilder, built: ShardSet, result: PartResult) -> Store
     made_from = {} if base is None else {"base": base.info.version}
     change = event("publish", version=request.version, **made_from)
     with revoked_if_absent(target.parts, request.name, built.files):
-        manifest = extension.finish(built, _provenance(plan, result), target, plan.options)
+        manifest = extension.finish(built, _provenance(plan, built, result), target, plan.options)
     try:
         new = NewVersion(request.version, manifest, change, base, plan.source.versions, target.known)
         published = publish(request.log, new)
@@ -284,15 +285,26 @@ def _first_left_out(result: PartResult) -> str:
     return result.first_reason or result.first_left_out[0]
 
 
-def _provenance(plan: BuildPlan, result: PartResult) -> dict[str, Any]:
-    """Return the provenance: the user's description and metadata, and how the version was made."""
-    annotations = plan.options.annotations
-    base = plan.request.extension.base
+def _metadata(plan: BuildPlan, built: ShardSet) -> dict[str, Any]:
+    """Return what the base, the source and the user say: of a column, what was said last."""
+    extension = plan.request.extension
+    base = extension.base
     inherited = {} if base is None else base.manifest.provenance.get("metadata") or {}
-    provenance = {
-        **annotations,
-        "metadata": {**inherited, **plan.source.metadata, **annotations["metadata"]},
-    }
+    own = plan.source.metadata
+    # Columns may replace those of the base, whose types say nothing of them.
+    anew = list(built.element_spec) if isinstance(extension, AddedColumns) else []
+    paths = tuple(f"[{name!r}]" for name in anew)
+    of_columns = {}
+    for key in {ARROW_SCHEMA, DECIMAL_DIGITS, FEATURES} & inherited.keys():
+        kept = {name: said for name, said in inherited[key].items() if not (name in anew or name.startswith(paths))}
+        of_columns[key] = {**kept, **own.get(key, {})}
+    return {**inherited, **own, **of_columns, **plan.options.annotations["metadata"]}
+
+
+def _provenance(plan: BuildPlan, built: ShardSet, result: PartResult) -> dict[str, Any]:
+    """Return the provenance: the user's description and metadata, and how the version was made."""
+    base = plan.request.extension.base
+    provenance = {**plan.options.annotations, "metadata": _metadata(plan, built)}
     if result.left_out:
         provenance["left_out"] = {"records": result.left_out, "first": list(result.first_left_out)}
     provenance |= {

@@ -58,6 +58,10 @@ IMAGE_MODES: dict[str, tuple[str, tuple[int, ...]]] = {
 """The dtype and the channels of each of Pillow's modes that images can be decoded to."""
 DECIMAL_DIGITS = "decimal_digits"
 """The key in the metadata of how many digits after the point the integers have that stand for decimals, by leaf."""
+ARROW_SCHEMA = "arrow_schema"
+"""The key in the metadata of the Arrow types that columns had, by their names."""
+FEATURES = "huggingface_features"
+"""The key in the metadata of the features that columns had, by their names."""
 
 
 def _dtype(dtype: DTypeLike | type) -> DType:

@@ -449,6 +449,26 @@ def test_pandas_gives_back_the_dtypes_that_came_in(storage: Storage) -> None:
     assert ref[0]["decimals"] == 1.5
 
 
+def test_columns_keep_their_types_beside_others_that_come_later(storage: Storage) -> None:
+    frame = pd.DataFrame({"i": pd.array([1, 2], "Int8"), "d": [Decimal("1.10"), Decimal("2.25")]})
+    frame["scale"] = pd.Categorical(["a", "b"], ordered=True)
+    more = pd.DataFrame({"j": pd.array([1, None], "Int16"), "e": [Decimal("0.5"), None]})
+    storage.cache(frame, "typed@v1")
+    assert_frame_equal(to_pandas(storage.add_columns("typed@v1", "added", more)), frame.join(more))
+    longer: Any = storage.append("typed@v1", "longer", frame[["i"]], fill={"d": None, "scale": "a"})
+    assert to_pandas(longer).dtypes.equals(frame.dtypes)
+    assert to_arrow(longer)["d"].to_pylist() == [*frame["d"], None, None]
+    # What takes the place of a column has none of its types.
+    anew = {"d": np.array([110, 225]), "i": np.array([3, 4], np.int8)}
+    replaced: Any = storage.add_columns("typed@v1", "replaced", anew, replace=True)
+    assert to_arrow(replaced)["d"].to_pylist() == [110, 225]
+    assert to_pandas(replaced)["i"].dtype == np.int8
+    cents = storage.cache(pa.table({"d": frame["d"]}), "cents@v1", element_spec={"d": "int64"})
+    counts = storage.add_columns("cents@v1", "counts", {"d": np.array([7, 8])}, replace=True)
+    assert "decimal_digits" in cents.metadata
+    assert not counts.metadata["decimal_digits"]
+
+
 def test_lists_of_another_layout_come_out_as_lists(storage: Storage) -> None:
     lists = pa.array([[{"a": 1}], [], [{"a": 2}]], pa.list_view(pa.struct([("a", pa.int64())])))
     ref: Any = storage.cache(pa.table({"x": lists}), "views@v1")

@@ -547,6 +547,28 @@ def test_columns_that_came_from_arrow_have_the_features_of_their_types(storage: 
         assert list(dataset[name]) == table[name].to_pylist()
 
 
+def test_columns_keep_their_features_beside_others_that_come_later(storage: Storage, tmp_path: Path) -> None:
+    features = {"label": datasets.ClassLabel(names=["no", "yes"]), "text": datasets.Value("string")}
+    rows = {"label": [0, 1], "text": ["a", "b"]}
+    storage.cache(datasets.Dataset.from_dict(rows, features=datasets.Features(features)), "rows@v1")
+    storage.add_columns("rows@v1", "added", {"score": np.array([0.5, 1])})
+    short = datasets.Dataset.from_dict({"label": [1]}, features=datasets.Features({"label": features["label"]}))
+    score = {"score": datasets.Value("float64")}
+    for ref, expected in (
+        (storage.fetch("rows@added"), features | score),
+        (storage.rewrite("rows@added", "rewritten"), features | score),
+        (storage.rewrite("rows@v1", "texts", fields=["text"]), {"text": features["text"]}),
+        (storage.append("rows@v1", "longer", short, fill={"text": None}), features),
+        (
+            storage.add_columns("rows@v1", "replaced", {"label": np.array([7, 8])}, replace=True),
+            {"text": features["text"], "label": datasets.Value("int64")},
+        ),
+    ):
+        data = to_datasets(ref, cache_dir=tmp_path)
+        assert data.features == expected
+        assert [list(row) for row in data] == [list(element) for element in ref]
+
+
 def test_batches_that_are_cached_are_named(storage: Storage) -> None:
     batches = datasets.Dataset.from_dict({"n": list(range(6))}).to_iterable_dataset().batch(2)
     with pytest.warns(cachelayer.CacheLayerWarning, match=r"Leave out \.batch\(\)"):
