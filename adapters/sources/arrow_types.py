@@ -69,7 +69,9 @@ def as_stored(kind: pa.DataType) -> pa.DataType:
     """Return the type of the same layout that has lists of structs for maps, and what extension types store."""
     if isinstance(kind, pa.BaseExtensionType):
         return as_stored(kind.storage_type)
-    return pa.list_(pa.struct([kind.key_field, kind.item_field])) if kinds.is_map(kind) else kind
+    if kinds.is_map(kind):
+        return changed(pa.list_(pa.struct([kind.key_field, kind.item_field])), as_stored)
+    return kind
 
 
 def are_zoned(kind: pa.DataType) -> list[bool]:

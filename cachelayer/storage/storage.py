@@ -1040,7 +1040,7 @@ class Storage:
             there = open(from_)
             if there.digest != damaged.info.digest:
                 raise DigestMismatchError(
-                    f"{there!r} has other records than {damaged.name}, which has digest "
+                    f"{there.reference} has other records than {damaged.name}, which has digest "
                     f"sha256:{damaged.info.digest[:12]}: nothing is repaired"
                 )
             source = there._base.version

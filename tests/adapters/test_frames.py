@@ -339,6 +339,9 @@ KEPT: dict[str, pa.Array] = {
     ),
     "maps": pa.array([[("k", 1), ("l", 2)], [], [("m", 3)]], pa.map_(pa.string(), pa.int64())),
     "maps in lists": pa.array([[[("k", 1)], []], [], [[("m", 3)]]], pa.list_(pa.map_(pa.string(), pa.int64()))),
+    "maps in maps": pa.array(
+        [[("k", [("l", 1)])], [], [("m", [])]], pa.map_(pa.string(), pa.map_(pa.string(), pa.int8()))
+    ),
     "ordered categories": pa.DictionaryArray.from_arrays([1, 0, None], ["low", "high", "best"], ordered=True),
     "milliseconds of days": pa.array([dt.date(2020, 1, 1), None, dt.date(1969, 1, 1)], pa.date64()),
     "bytes of fixed width": pa.array([b"ab", None, b"cd"], pa.binary(2)),
