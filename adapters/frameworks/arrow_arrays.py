@@ -26,7 +26,7 @@ from cachelayer.records.selection import record_numbers
 from cachelayer.specs import json_text, tree
 from cachelayer.specs.values import Nullable, Ragged
 from cachelayer.support.extras import packages_of
-from cachelayer.support.memory import Ints
+from cachelayer.support.memory import Ints, splits_of
 from cachelayer.support.user_warnings import warn
 from cachelayer.views.view import View
 
@@ -132,11 +132,13 @@ def _zipped(kind: pa.DataType, depth: int, parts: list[pa.Array], mask: pa.Array
         arrays = [*parts, pa.nulls(len(parts[0]), pa.string())] if is_file else parts
         fields = [field.with_type(array.type) for field, array in zip(kind, arrays, strict=True)]
         return pa.StructArray.from_arrays(arrays, fields=fields, mask=parts[0].is_null() if is_file else mask)
-    first = parts[0]
-    if not all(pc.list_value_length(part).equals(pc.list_value_length(first)) for part in parts):
+    lengths = pc.list_value_length(parts[0])
+    if not all(pc.list_value_length(part).equals(lengths) for part in parts):
         raise InvalidTypeError(f"leaf {path} has lists of different lengths, which make no lists of dicts")
-    inner = _zipped(kind, depth - 1, [part.values for part in parts], None, path)
-    return pa.LargeListArray.from_arrays(first.offsets, inner, mask=first.is_null())
+    # Lists that are null may have fillers, which flatten() drops.
+    inner = _zipped(kind, depth - 1, [part.flatten() for part in parts], None, path)
+    splits = splits_of(lengths.fill_null(0).to_numpy())
+    return pa.LargeListArray.from_arrays(pa.array(splits), inner, mask=lengths.is_null())
 
 
 def _leaf_array(kind: pa.DataType, values: Any, path: str) -> pa.Array:

@@ -339,6 +339,10 @@ KEPT: dict[str, pa.Array] = {
     ),
     "maps": pa.array([[("k", 1), ("l", 2)], [], [("m", 3)]], pa.map_(pa.string(), pa.int64())),
     "maps in lists": pa.array([[[("k", 1)], []], [], [[("m", 3)]]], pa.list_(pa.map_(pa.string(), pa.int64()))),
+    "lists of two structs": pa.array(
+        [[{"a": [1], "b": 2}, {"a": [], "b": 3}], None, [{"a": [4, 5], "b": 6}] * 2],
+        pa.list_(pa.struct([("a", pa.list_(pa.int8())), ("b", pa.int8())]), 2),
+    ),
     "maps in maps": pa.array(
         [[("k", [("l", 1)])], [], [("m", [])]], pa.map_(pa.string(), pa.map_(pa.string(), pa.int8()))
     ),
@@ -466,8 +470,8 @@ def test_columns_keep_their_types_beside_others_that_come_later(storage: Storage
     replaced: Any = storage.add_columns("typed@v1", "replaced", anew, replace=True)
     assert to_arrow(replaced)["d"].to_pylist() == [110, 225]
     assert to_pandas(replaced)["i"].dtype == np.int8
-    cents = storage.cache(pa.table({"d": frame["d"]}), "cents@v1", element_spec={"d": "int64"})
-    counts = storage.add_columns("cents@v1", "counts", {"d": np.array([7, 8])}, replace=True)
+    cents = storage.cache(pa.table({"d": frame["d"]}), "typed-cents@v1", element_spec={"d": "int64"})
+    counts = storage.add_columns("typed-cents@v1", "counts", {"d": np.array([7, 8])}, replace=True)
     assert "decimal_digits" in cents.metadata
     assert not counts.metadata["decimal_digits"]
 
