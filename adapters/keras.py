@@ -162,7 +162,8 @@ def to_keras(stream: Stream[Any]) -> StreamDataset:
     if min(epoch.step_sizes(0)) < schedule.shard_count:
         raise InvalidArgumentError(
             "a shorter step may have no records for some shards, and Keras does not take empty batches: pass "
-            "remainder='drop' to stream(), or batches over fewer shards"
+            "remainder='drop' to stream(), or batches over fewer shards; or leave erased records out with "
+            "ref.exclude(ref.erased)"
         )
     dataset = StreamDataset(stream)
     _DATASETS.setdefault(stream, WeakSet()).add(dataset)

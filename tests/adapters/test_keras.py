@@ -172,6 +172,15 @@ def test_what_keras_cannot_take_is_refused_with_its_option_or_leaf(ref: Any, nam
         to_keras(ref.stream(BATCH).map_batches(lambda batch: fn(**batch)))[0]
 
 
+def test_records_that_were_erased_are_left_out_before(storage: Storage) -> None:
+    storage.cache([{"x": float(number)} for number in range(16)], "rows@v1")
+    storage.erase("rows@v1", records=range(8), reason="a request")
+    ref: Any = storage.fetch("rows@v1", erased="exclude")
+    with pytest.raises(cachelayer.InvalidArgumentError, match="exclude"):
+        to_keras(ref.stream(BATCH))
+    assert len(to_keras(ref.exclude(ref.erased).stream(BATCH))) == -(-8 // BATCH)
+
+
 def pair(batch: Any) -> Any:
     return batch["x"], batch["y"]
 

@@ -370,6 +370,20 @@ def test_ranges_are_read_without_excluded_records_and_numbers_stay(storage: Stor
         storage.fetch("d@v1", erased="skip")  # type: ignore[arg-type]
 
 
+def test_views_that_have_no_erased_record_are_streamed_as_any_others(storage: Storage) -> None:
+    submitted(storage, FIXED)
+    erased(storage, GONE)
+    for fetched in (storage.fetch("d@v1", erased="exclude"), storage.fetch("d@v1")):
+        view = fetched.exclude(fetched.erased)
+        every = {
+            remainder: [batch["n"].tolist() for batch in view.stream(4, shuffle=True, seed=1, remainder=remainder)]
+            for remainder in ("keep", "drop", "wrap")
+        }
+        assert {len(step) for remainder in ("drop", "wrap") for step in every[remainder]} == {4}
+        assert view.split({"all": 1}, seed=0)["all"].stream(4, remainder="drop").record_numbers(0).size == 4
+    assert sorted(n for step in every["keep"] for n in step) == LEFT
+
+
 @pytest.mark.filterwarnings("ignore:the state was saved over")
 def test_a_mixture_and_a_newer_version_exclude_erased_records(storage: Storage) -> None:
     ref = submitted(storage, FIXED)

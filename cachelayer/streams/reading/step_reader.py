@@ -98,6 +98,8 @@ class StepReader:
     def over(self, records: DatasetRows[Any]) -> StepReader:
         """Return the reader of the same steps over other records."""
         excluded = records.origins.erased if records.info.excludes_erased else None
+        if excluded is not None and not len(excluded):
+            excluded = None
         if excluded is None and self.schedule.excluded is None:
             return replace(self, records=records)
         schedule = replace(self.schedule, excluded=excluded)
