@@ -224,8 +224,9 @@ def erase(
     if every_version:
         question = f"Erase all records that fit {where!r} from every version of {whole.reference.dataset_id}?"
     _confirm(question, yes)
+    # Another version may be the latest by now.
     erased = whole.storage.erase(
-        whole.text,
+        ref,
         records=records or None,
         where=where,
         every_version=every_version,

@@ -11,7 +11,7 @@ import pytest
 from commands import RUNNER, document, invoke, refused
 
 import cachelayer
-from cachelayer.cli import this_machine
+from cachelayer.cli import change_versions, this_machine
 from cachelayer.cli.app import app
 from cachelayer.objects.local import LocalStore
 from cachelayer.objects.local_cache import CacheFolder
@@ -183,6 +183,18 @@ def test_erase_takes_a_condition(storage: cachelayer.Storage) -> None:
     assert storage.fetch("d@v1").erased.tolist() == [7, 9]
     assert storage.fetch("d@odd").erased.tolist() == [3, 4]
     assert "2 records erased" in invoke("erase", named, "0", "2", "--reason", "asked", "--yes").stdout
+
+
+def test_records_are_erased_from_the_version_that_was_asked_about(
+    storage: cachelayer.Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer_late(*_: object) -> None:
+        storage.rewrite("d@v2", new="later", shuffle_seed=1)
+
+    monkeypatch.setattr(change_versions, "_confirm", answer_late)
+    invoke("erase", f"{storage.url}/d", "0", "--reason", "asked")
+    assert storage.fetch("d@later").erased.tolist() == []
+    assert storage.fetch("d@v2").erased.tolist() == [0]
 
 
 def test_show_tells_everything_of_a_version(storage: cachelayer.Storage) -> None:
