@@ -31,7 +31,16 @@ from cachelayer.protocols import DatasetRows, records_of
 from cachelayer.records.media import undeclared_image
 from cachelayer.records.pictures import bytes_of
 from cachelayer.specs import tree
-from cachelayer.specs.spec import FEATURES, ArraySpec, AudioSpec, ImageSpec, JsonSpec, LeafSpec, VideoSpec
+from cachelayer.specs.spec import (
+    FEATURES,
+    ArraySpec,
+    AudioSpec,
+    ImageSpec,
+    JsonSpec,
+    LeafSpec,
+    VideoSpec,
+    said_of_columns,
+)
 from cachelayer.specs.tree import Tree
 from cachelayer.specs.values import BadValue
 from cachelayer.support.arguments import explains_options
@@ -383,7 +392,7 @@ def _features_of(records: DatasetRows[Any]) -> datasets.Features:
     features = {name: _feature_of(leaf, f"[{name!r}]") for name, leaf in spec.items()}
     features |= {name: _feature_of_field(field, features[name]) for name, field in kept.items()}
     if _has_whole_records(records):
-        own = {name: feature for name, feature in metadata.get(FEATURES, {}).items() if name in spec}
+        own = {name: feature for name, feature in said_of_columns(metadata, FEATURES).items() if name in spec}
         features |= datasets.Features.from_dict(own)
     return datasets.Features(features)
 

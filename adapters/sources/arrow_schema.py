@@ -20,7 +20,7 @@ from cachelayer.adapters.sources.arrow_columns import Lists, leaves_of, spec_of
 from cachelayer.adapters.sources.arrow_types import changed, is_list, within
 from cachelayer.errors import CacheLayerError
 from cachelayer.specs import tree
-from cachelayer.specs.spec import ARROW_SCHEMA, DECIMAL_DIGITS, LeafSpec, without_nulls
+from cachelayer.specs.spec import ARROW_SCHEMA, DECIMAL_DIGITS, LeafSpec, said_of_columns, without_nulls
 from cachelayer.specs.tree import Tree
 from cachelayer.support.extras import packages_of
 
@@ -68,7 +68,7 @@ def _types_of_leaves(fields: Iterable[pa.Field]) -> dict[str, pa.DataType]:
 
 def kept_fields(metadata: Mapping[str, Any], spec: Mapping[str, Tree]) -> dict[str, pa.Field]:
     """Return the fields that metadata keep, of the columns that still have the spec that their types imply."""
-    serialized = metadata.get(ARROW_SCHEMA, {})
+    serialized = said_of_columns(metadata, ARROW_SCHEMA)
     schema = [
         pa.ipc.read_schema(pa.py_buffer(base64.b64decode(serialized[name]))).field(0)
         for name in spec

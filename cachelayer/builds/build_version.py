@@ -43,7 +43,7 @@ from cachelayer.errors import AlreadyExistsError, InvalidArgumentError, SourceEr
 from cachelayer.objects import paths
 from cachelayer.provenance.environment import commit_of, environment, event, now
 from cachelayer.provenance.function_code import code_file
-from cachelayer.specs.spec import ARROW_SCHEMA, DECIMAL_DIGITS, FEATURES
+from cachelayer.specs.spec import ARROW_SCHEMA, DECIMAL_DIGITS, FEATURES, said_of_columns
 from cachelayer.support.counting import count
 from cachelayer.support.host import process_name
 from cachelayer.support.logs import logger_of
@@ -295,9 +295,11 @@ def _metadata(plan: BuildPlan, built: ShardSet) -> dict[str, Any]:
     anew = list(built.element_spec) if isinstance(extension, AddedColumns) else []
     paths = tuple(f"[{name!r}]" for name in anew)
     of_columns = {}
-    for key in {ARROW_SCHEMA, DECIMAL_DIGITS, FEATURES} & inherited.keys():
-        kept = {name: said for name, said in inherited[key].items() if not (name in anew or name.startswith(paths))}
-        of_columns[key] = {**kept, **own.get(key, {})}
+    for key in (ARROW_SCHEMA, DECIMAL_DIGITS, FEATURES):
+        before = said_of_columns(inherited, key)
+        kept = {name: said for name, said in before.items() if not (name in anew or name.startswith(paths))}
+        if before:
+            of_columns[key] = {**kept, **said_of_columns(own, key)}
     return {**inherited, **own, **of_columns, **plan.options.annotations["metadata"]}
 
 

@@ -23,7 +23,7 @@ dimensions are unknown is an array of objects.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -62,6 +62,12 @@ ARROW_SCHEMA = "arrow_schema"
 """The key in the metadata of the Arrow types that columns had, by their names."""
 FEATURES = "huggingface_features"
 """The key in the metadata of the features that columns had, by their names."""
+
+
+def said_of_columns(metadata: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Return what metadata have under one of these keys; nothing if it is something else, which a user has given."""
+    said = metadata.get(key)
+    return said if isinstance(said, dict) else {}
 
 
 def _dtype(dtype: DTypeLike | type) -> DType:

@@ -476,6 +476,16 @@ def test_columns_keep_their_types_beside_others_that_come_later(storage: Storage
     assert not counts.metadata["decimal_digits"]
 
 
+@pytest.mark.parametrize("metadata", [{"decimal_digits": 2}, {"arrow_schema": "mine"}, {"huggingface_features": [1]}])
+def test_metadata_of_the_user_may_have_any_names(tmp_path: Path, metadata: dict[str, Any]) -> None:
+    storage = Storage(tmp_path)
+    storage.cache([{"n": 1}], "d@v1", metadata=metadata)
+    longer: Any = storage.append("d@v1", "longer", [{"n": 2}])
+    wider: Any = storage.add_columns("d@v1", "wider", {"m": np.array([3])})
+    assert longer.metadata == wider.metadata == metadata
+    assert to_arrow(longer).to_pylist() == [{"n": 1}, {"n": 2}]
+
+
 def test_lists_of_another_layout_come_out_as_lists(storage: Storage) -> None:
     lists = pa.array([[{"a": 1}], [], [{"a": 2}]], pa.list_view(pa.struct([("a", pa.int64())])))
     ref: Any = storage.cache(pa.table({"x": lists}), "views@v1")
