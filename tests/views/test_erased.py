@@ -370,6 +370,34 @@ def test_ranges_are_read_without_excluded_records_and_numbers_stay(storage: Stor
         storage.fetch("d@v1", erased="skip")  # type: ignore[arg-type]
 
 
+@pytest.mark.filterwarnings("ignore:the state was saved over")
+@pytest.mark.parametrize("is_mixed", [False, True])
+def test_a_state_that_has_advanced_goes_on_after_an_erasure(storage: Storage, is_mixed: bool) -> None:
+    ref = submitted(storage, FIXED)
+    newer = storage.append("d@v1", "v2", [{"n": n, "x": np.zeros(200, np.float32)} for n in range(COUNT, COUNT + 20)])
+    if is_mixed:
+        storage.submit([{"n": 100, "x": np.zeros(200, np.float32)}], "other@v1", element_spec=FIXED)
+
+    def stream(ref: Any, shard: tuple[int, int] = (0, 1)) -> Any:
+        options: Any = {"shuffle": True, "seed": 1, "shard": shard}
+        return of_two(ref, storage).stream(6, **options) if is_mixed else ref.stream(6, num_epochs=None, **options)
+
+    iterator = iter(stream(ref))
+    next(iterator)
+    iterator.advance_to(of_two(newer, storage) if is_mixed else newer)
+    state = iterator.get_state()
+    rows = [next(iterator)["n"].tolist() for _ in range(30)]
+    erased(storage, GONE)
+    ref = storage.fetch("d@v2", erased="exclude")
+    left = [[n for n in step if n not in GONE] for step in rows]
+    for _ in range(2):
+        hosts = [iter(stream(ref, (shard, 2))) for shard in (0, 1)]
+        for host in hosts:
+            host.set_state(state)
+        state = hosts[0].get_state()
+        assert [[n for host in hosts for n in next(host)["n"].tolist()] for _ in rows] == left
+
+
 def test_views_that_have_no_erased_record_are_streamed_as_any_others(storage: Storage) -> None:
     submitted(storage, FIXED)
     erased(storage, GONE)
