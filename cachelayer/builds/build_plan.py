@@ -21,7 +21,7 @@ from cachelayer.engines import Engine, Processes
 from cachelayer.errors import CacheLayerError, InvalidArgumentError
 from cachelayer.objects.local_cache import CacheFolder
 from cachelayer.specs import spec_json
-from cachelayer.specs.spec import DECIMAL_DIGITS
+from cachelayer.specs.spec import DECIMAL_DIGITS, said_of_columns
 from cachelayer.specs.tree import Tree
 from cachelayer.versions.log import Log
 from cachelayer.versions.notes import FORMAT, Notes
@@ -201,8 +201,8 @@ def _undeclared_spec(obj: Any, options: BuildOptions) -> Tree | None:
 
 def _check_digits(base: StoredVersion, source: Source) -> None:
     """Raise if integers of a version, and those that decimals of a source become, count other units."""
-    own = (base.manifest.provenance.get("metadata") or {}).get(DECIMAL_DIGITS, {})
-    for path, digits in source.metadata.get(DECIMAL_DIGITS, {}).items():
+    own = said_of_columns(base.manifest.provenance.get("metadata") or {}, DECIMAL_DIGITS)
+    for path, digits in said_of_columns(source.metadata, DECIMAL_DIGITS).items():
         if own.get(path) != digits:
             raise InvalidArgumentError(
                 f"leaf {path} of {base.name} has integers of {own.get(path, 'no')} digits after the point, and the "

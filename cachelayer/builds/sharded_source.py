@@ -11,7 +11,7 @@ from cachelayer.builds.parts import SourceParts
 from cachelayer.builds.source import Source
 from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceError
 from cachelayer.protocols import T
-from cachelayer.specs.spec import DECIMAL_DIGITS
+from cachelayer.specs.spec import DECIMAL_DIGITS, said_of_columns
 from cachelayer.support.arguments import explains_options, integer
 
 _ONCE = ("builtins", "itertools", "_csv")
@@ -66,10 +66,10 @@ class _PartOpener:
 
     def __call__(self, number: int) -> Source:
         source = self._opened(number)
-        digits = source.metadata.get(DECIMAL_DIGITS)
+        digits = said_of_columns(source.metadata, DECIMAL_DIGITS)
         if number and digits:
             # Each part may be built by a process of its own, which does not know the others.
-            first = self._opened(0).metadata.get(DECIMAL_DIGITS)
+            first = said_of_columns(self._opened(0).metadata, DECIMAL_DIGITS)
             if digits != first:
                 raise InvalidArgumentError(
                     f"part {number} of {self._sharded.count}: its integers stand for decimals with {digits} digits "

@@ -46,7 +46,7 @@ from cachelayer.records.spans import Records, Spans
 from cachelayer.records.stacking import has_plain_batches
 from cachelayer.specs import tree
 from cachelayer.specs.schema import Schema
-from cachelayer.specs.spec import DECIMAL_DIGITS, LeafSpec
+from cachelayer.specs.spec import DECIMAL_DIGITS, LeafSpec, said_of_columns
 from cachelayer.specs.tree import Tree
 from cachelayer.specs.values import Nullable
 from cachelayer.support.locks import PickledByFields, cached_property
@@ -324,7 +324,8 @@ def join(members: Sequence[DatasetView]) -> Stored:
 def _check_digits(members: Sequence[DatasetView]) -> None:
     """Raise if integers that stand for decimals count other units in some of the datasets."""
     # An empty version has no spec, and fits every other.
-    told = [(view, view.info.metadata.get(DECIMAL_DIGITS) or {}) for view in members if view.element_spec is not None]
+    views = [view for view in members if view.element_spec is not None]
+    told = [(view, said_of_columns(view.info.metadata, DECIMAL_DIGITS)) for view in views]
     if not any(digits for _, digits in told):
         return
     for path, _ in tree.leaves(told[0][0].element_spec):

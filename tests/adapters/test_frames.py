@@ -484,6 +484,7 @@ def test_metadata_of_the_user_may_have_any_names(tmp_path: Path, metadata: dict[
     wider: Any = storage.add_columns("d@v1", "wider", {"m": np.array([3])})
     assert longer.metadata == wider.metadata == metadata
     assert to_arrow(longer).to_pylist() == [{"n": 1}, {"n": 2}]
+    assert len(concat([longer, longer])) == 4
 
 
 def test_lists_of_another_layout_come_out_as_lists(storage: Storage) -> None:
