@@ -31,8 +31,7 @@ ELSEWHERE = {
 }
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # It quotes programs of examples/, which tests/clients runs.
-CLIENTS = ROOT / "docs" / "clients.md"
-HERE = [page for page in PAGES if page.stem not in ELSEWHERE and page != CLIENTS and FENCE.search(page.read_text())]
+HERE = [page for page in PAGES if page.stem not in ELSEWHERE and FENCE.search(page.read_text())]
 # TensorFlow takes a process five seconds to import: one process runs these pages, one after the other.
 OF_TENSORFLOW = [page for page in HERE if "import tensorflow" in page.read_text()]
 TOGETHER = [OF_TENSORFLOW, *([page] for page in HERE if page not in OF_TENSORFLOW)]
@@ -72,18 +71,6 @@ def test_the_code_of_pages_does_what_stands_there(
 def test_no_block_escapes_the_runner(page: Path) -> None:
     text = GIVEN.sub("", page.read_text())
     assert len(re.findall(r"```+\s*(?:python|py)\b", text)) == sum(kind == "python" for kind, *_ in FENCE.findall(text))
-
-
-def test_what_the_page_of_programs_quotes_stands_in_them() -> None:
-    def lines(text: str) -> str:
-        return "\n".join(line.strip() for line in text.splitlines())
-
-    quotes = [(title, body) for _, title, body, _ in FENCE.findall(CLIENTS.read_text())]
-    assert len(quotes) == 1
-    for title, body in quotes:
-        program = lines((ROOT / "examples" / title).read_text())
-        for part in re.split("\n{2,}", body):
-            assert lines(part) in program
 
 
 def file_of_tests(name: str) -> Path:

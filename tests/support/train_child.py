@@ -146,3 +146,5 @@ def main(job: Job, environment: dict[str, str], errors: str, talk: Connection) -
     jax.distributed.initialize(f"127.0.0.1:{job.port}", job.processes, job.process)
     with Path(job.log).open("w") as log:
         {"train": train, "meshes": look_at_meshes}[job.task](job, log, talk)
+    # A child of multiprocessing ends without what JAX does at exit: process 0 would leave while others still ask it.
+    jax.distributed.shutdown()
