@@ -27,7 +27,7 @@ RECORDS = 10_000
 
 
 def is_imported(frame: FrameType | None) -> bool:
-    """Whether a frame runs because a module of ours is imported: the bodies of modules and classes, and what they call.
+    """Return whether a frame runs because a module of ours is imported: bodies of modules and classes, and their calls.
 
     They are not optimised code.
     """

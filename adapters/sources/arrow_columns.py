@@ -147,7 +147,11 @@ def floats_of(decimals: pa.Array) -> pa.Array:
 
 def _units_of(decimals: pa.Array) -> pa.Array:
     """Return how many units of the last digit each decimal has, as a decimal."""
-    wide, digits = (pa.decimal256, 76) if decimals.type.bit_width > 128 else (pa.decimal128, 38)
+    wide = pa.decimal128
+    digits = 38
+    if decimals.type.bit_width > 128:
+        wide = pa.decimal256
+        digits = 76
     return decimals.cast(wide(digits, decimals.type.scale)).view(wide(digits, 0))
 
 
@@ -443,9 +447,7 @@ def cast_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
         raise pa.ArrowInvalid("times with a time zone and times without do not mix: convert the column first")
     if _is_rounded(array.type, kind):
         array = floats_of(array)
-    elif any(
-        kinds.is_decimal(a) and kinds.is_floating(b) for a, b in zip(within(array.type), within(kind), strict=False)
-    ):
+    elif any(map(_is_rounded, within(array.type), within(kind))):
         raise pa.ArrowInvalid("leave decimals in structs and lists decimals in schema=: they are stored as floats")
     # Text that is not UTF-8 passes here: the check of all text refuses it later.
     cast = pc.cast(array, options=pc.CastOptions(kind, allow_invalid_utf8=is_bytes(array.type) and is_text(kind)))

@@ -94,7 +94,7 @@ class BuildPlan:
     notes: Notes
     """The notes of the builds with these facts."""
     has_notes: bool
-    """Whether finished parts are noted: with one part, there is nothing to go on after."""
+    """Whether finished parts are noted. A build of one part has no need: if it is interrupted, it begins anew."""
     started: float = field(default_factory=time.monotonic)
     """When the plan was made, in seconds of the monotonic clock."""
 

@@ -286,7 +286,7 @@ def _first_left_out(result: PartResult) -> str:
 
 
 def _metadata(plan: BuildPlan, built: ShardSet) -> dict[str, Any]:
-    """Return what the base, the source and the user say: of a column, what was said last."""
+    """Return the metadata of the base, the source and the user; for each column, those that were given last."""
     extension = plan.request.extension
     base = extension.base
     inherited = {} if base is None else base.manifest.provenance.get("metadata") or {}

@@ -69,9 +69,9 @@ class Encoder:
     first: int = 0
     """The number of the first element in the source."""
     place: Callable[[int], str] = nowhere
-    """Returns where a record was read, for an error that is shown."""
+    """Given the number of a record, returns its file and line, for an error that is shown."""
     part: str = ""
-    """What is stored before the number of an element, if that does not tell enough."""
+    """The text before the number of an element in stored errors, if the number does not tell enough."""
     result: PartResult = field(default_factory=PartResult)
     """The result of encoding the elements so far, without shards."""
 

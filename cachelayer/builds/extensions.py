@@ -1,4 +1,4 @@
-"""What a build adds: records, to none or to those of a base, or columns to the records of a base.
+"""The additions of builds: records, to none or to those of a base, or columns to the records of a base.
 
 ::
 
@@ -55,7 +55,7 @@ _RANGE_NBYTES = 128 * CHECKED_NBYTES
 
 
 class Extension(Protocol):
-    """What a build adds to a base, or to nothing."""
+    """The addition of a build to a base, or to nothing."""
 
     @property
     def base(self) -> StoredVersion | None:

@@ -98,7 +98,8 @@ class Team:
         while True:
             before = noted
             noted = noted_numbers(self._plan.notes.folder)
-            # Whoever publishes deletes the notes, so the log is read after their list, and not while they become more.
+            # The host that publishes deletes the notes. So the log is read after their list, unless all that were there
+            # before are still there.
             if not (before and before <= noted) and request.is_published:
                 return False
             current().parts = (len(noted), self._count)

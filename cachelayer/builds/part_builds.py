@@ -178,7 +178,7 @@ class PartBuilder:
         return self.pipeline.finish()
 
     def shard_set(self, result: PartResult) -> ShardSet:
-        """Return the shards of all parts, whoever has built these."""
+        """Return the shards of all parts, those that other processes built too."""
         codec = self.codec or codec_for(self.plan.options.element_spec)
         return ShardSet.of(codec.name, codec.schema.marked(result.nullable), ShardTable(result.shards))
 
@@ -289,7 +289,7 @@ def _warn_of_equal_parts(parts: SourceParts, results: Mapping[int, PartResult]) 
 def _not_built(plan: BuildPlan, number: int) -> SourceError:
     """Return the error of an engine that has not built a part; raise another if its files, or the notes, are gone."""
     request = plan.request
-    # Whoever publishes deletes the notes, so a part may seem unfinished because all of them are.
+    # The process that publishes deletes the notes, so a part may seem unfinished because all of them are.
     refuse_if_taken(request.log, request.version)
     part = read_part(plan.notes.folder, number)
     if part is not None:

@@ -79,7 +79,7 @@ class ShardTarget:
     folder: Path
     """The working folder; it was empty."""
     room: DiskRoom
-    """The room on the disk of the working folder: whoever writes there takes it first."""
+    """The room on the disk of the working folder: a writer takes some before it writes there."""
     copies: CopyGroup | None
     """Keeps local copies of the shards; None for none."""
     known: dict[str, bytes] = field(default_factory=dict)

@@ -114,7 +114,7 @@ class Part:
     first: int = 0
     stop: int | None = None
     name: str = ""
-    """What errors call the part; "" if record numbers, which count from the first part on, tell enough."""
+    """The name of the part in errors; "" if record numbers, which count from the first part on, tell enough."""
 
 
 class Parts(Protocol):

@@ -228,7 +228,7 @@ _PROGRESS = "Show the progress, or nothing; by default in a terminal, elsewhere 
 _TYPE = "The type of a field, such as age=float32; those of other fields are as in the files."
 _OR_STORAGE = "STORAGE[/ID@VERSION]"
 _ALL = [
-    # What commands name.
+    # Datasets and versions that commands name.
     _argument("ref", "REFERENCE", _REFERENCE, Opened(open_rows)),
     _argument("reference", "REFERENCE", _REFERENCE, _ADDRESS),
     _argument("whole", "STORAGE/ID@VERSION", f"A whole version: {_BY}.", _ADDRESS),
@@ -288,7 +288,7 @@ _ALL = [
     _flag("replace", "Replace fields of the same names."),
     _option("shuffle_seed", "N", "Shuffle the records with this seed, or keep their order.", _NATURAL),
     _option("fields --field", "NAME", "Keep only this field, such as image or meta/url.", multiple=True),
-    # What is read, compared and shown.
+    # Records and fields to read, compare and show.
     _option("records --records -n", "N", "How many records to read, at most.", _COUNT),
     _option("seed", "N", "The seed of the draw.", _NATURAL, default=0),
     _option("key", "FIELD", "Compare rows that have one value of this field, or of several.", multiple=True),

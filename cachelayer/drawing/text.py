@@ -61,7 +61,9 @@ def _array_text(array: NDArray[Any], valid: Any = True) -> str:
 
 def _nested(array: Any, valid: Any) -> str:
     if not np.ndim(valid):
-        return _scalar(array[()] if isinstance(array, np.ndarray) else array) if valid else "None"
+        if not valid:
+            return "None"
+        return _scalar(array[()] if isinstance(array, np.ndarray) else array)
     return "[" + " ".join(map(_nested, array, valid)) + "]"
 
 

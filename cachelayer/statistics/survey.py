@@ -64,8 +64,9 @@ def survey(ref: Any, *, records: int | None = None, progress: bool | None = None
     batch_size = max(1, min(_BATCH_RECORDS, _BATCH_NBYTES // max(1, records_of(raw).info.read_nbytes)))
     total = len(numbers)
     starts = range(0, total, batch_size)
+    batches = raw.stream(batch_size) if total else ()
     with Progress(f"stats {ref.dataset_id}@{ref.dataset_version}", total, progress) as bar:
-        for start, batch in zip(starts, raw.stream(batch_size) if total else (), strict=True):
+        for start, batch in zip(starts, batches, strict=True):
             rows = np.arange(start, min(start + batch_size, total))
             nbytes = raw.stored_nbytes(rows)
             chosen = np.asarray(numbers[start : rows[-1] + 1])
