@@ -13,6 +13,7 @@ from cachelayer.errors import InvalidArgumentError, InvalidTypeError, SourceErro
 from cachelayer.protocols import T
 from cachelayer.specs.spec import DECIMAL_DIGITS, said_of_columns
 from cachelayer.support.arguments import explains_options, integer
+from cachelayer.support.locks import cached_property
 
 _ONCE = ("builtins", "itertools", "_csv")
 """The modules of iterators that never begin again."""
@@ -68,14 +69,18 @@ class _PartOpener:
         source = self._opened(number)
         digits = said_of_columns(source.metadata, DECIMAL_DIGITS)
         if number and digits:
-            # Each part may be built by a process of its own, which does not know the others.
-            first = said_of_columns(self._opened(0).metadata, DECIMAL_DIGITS)
+            first = self._first_digits
             if digits != first:
                 raise InvalidArgumentError(
                     f"part {number} of {self._sharded.count}: its integers stand for decimals with {digits} digits "
                     f"after the point, and those of part 0 with {first}: cast them to one type in the function"
                 )
         return source
+
+    @cached_property
+    def _first_digits(self) -> Mapping[str, Any]:
+        """The digits of the decimals of part 0. A process that builds other parts opens it once to know them."""
+        return said_of_columns(self._opened(0).metadata, DECIMAL_DIGITS)
 
     def _opened(self, number: int) -> Source:
         name = f"part {number} of {self._sharded.count}"
