@@ -88,10 +88,12 @@ class SeriesWindows(BaseDataset):
         They are the first windows, if the records of later segments come after them in the order of the series; None
         if some come before or among them, as those of all but the last series do.
         """
+        ends = np.cumsum(self.records.origins.segments)
+        if len(ends) == 1:
+            return [len(self)]
         groups = self.groups
         members = groups.members[: int(groups.splits[-1])]
         highest = np.maximum.accumulate(members)
-        ends = np.cumsum(self.records.origins.segments)
         counts: list[int | None] = []
         for end, size in zip(ends.tolist(), np.sort(members).searchsorted(ends).tolist(), strict=True):
             if size and highest[size - 1] >= end:
